@@ -120,16 +120,16 @@ fn drives(policy: &str) {
         let before = of_all();
         let status_now = || -> Value { serde_json::from_str(&get("/status").unwrap()).unwrap() };
         // What is told is what the last tick saw: the second one from here has seen the layout of now.
-        let from = status_now()["ticks"].as_u64().unwrap();
-        let mut status = status_now();
+        let first = status_now();
+        let mut status = first.clone();
         until("two ticks have passed", || {
             status = status_now();
-            status["ticks"].as_u64().unwrap() >= from + 2
+            status["ticks"].as_u64().unwrap() >= first["ticks"].as_u64().unwrap() + 2
         });
         let metrics = get("/metrics").unwrap();
         // A layout that changed meanwhile is nobody's fault, nor is one that changed and came back: then there are newer actions.
         let now = before.filter(|b| of_all().as_ref() == Some(b));
-        let Some(now) = now.filter(|_| status_now()["actions"] == status["actions"]) else {
+        let Some(now) = now.filter(|_| status_now()["actions"] == first["actions"]) else {
             moved += 1;
             continue;
         };
