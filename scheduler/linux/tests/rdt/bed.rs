@@ -115,15 +115,20 @@ pub fn file(group: &str, name: &str) -> PathBuf {
 
 /// Values of a line of a group's schemata, by domain.
 pub fn values(group: &str, line: &str) -> BTreeMap<u32, String> {
-    let text = read(file(group, "schemata"));
-    let of = text.lines().find_map(|l| l.trim().strip_prefix(line)?.strip_prefix(':'));
+    values_in(&read(file(group, "schemata")), line)
+}
+
+fn values_in(schemata: &str, line: &str) -> BTreeMap<u32, String> {
+    let of = schemata.lines().find_map(|l| l.trim().strip_prefix(line)?.strip_prefix(':'));
     let pair = |p: &str| p.split_once('=').map(|(d, v)| (d.trim().parse().unwrap(), v.trim().to_string())).unwrap();
     of.map(|l| l.split(';').map(pair).collect()).unwrap_or_default()
 }
 
 /// Masks of every domain, in order; both lines of CDP must say the same.
 pub fn masks(group: &str) -> Vec<u32> {
-    let of = |line: &str| -> Vec<u32> { values(group, line).values().map(|v| u32::from_str_radix(v, 16).unwrap()).collect() };
+    // Read once: a plan may come between two readings.
+    let text = read(file(group, "schemata"));
+    let of = |line: &str| -> Vec<u32> { values_in(&text, line).values().map(|v| u32::from_str_radix(v, 16).unwrap()).collect() };
     if mounted().is_some_and(|o| o.contains("cdp")) {
         assert_eq!(of("L3CODE"), of("L3DATA"), "{group}");
         of("L3CODE")
