@@ -30,6 +30,8 @@ from pipelines.errors import BadInput
 from pipelines.inputs import LINE_BYTES, Unreadable, open_bytes, parse_json
 from pipelines.io import read_json, sha256_file
 
+# Edition of the virtual server that made data, and of what was learnt from it: its name in tags, summaries and bundles.
+PLANT = "plant_version"
 DISTURBED = "disturbed"
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
 _MARK = b'"disturbed"'
@@ -213,10 +215,6 @@ def open_dataset(folder: Path, *, check_shards: bool = True) -> DataSet:
         disturbed=disturbed,
         made_by=made_by(value),
     )
-
-
-# Edition of the virtual server that made data, and of what was learnt from it: its name in tags, summaries and bundles.
-PLANT = "plant_version"
 
 
 def made_by(value: Mapping[str, Any]) -> dict[str, str]:

@@ -93,14 +93,15 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     """Fit and measure; returns the metrics."""
     torch.set_num_threads(p.train.threads)
     table = tensors.load(rows_folder, labels)
+    for letter in ("a", "b"):
+        known = fitted.summary(models / letter).plant_version
+        fitted.same_plant(str(models / letter), known, table.about.made_by.get(PLANT))
     test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
     make_folder(out)
     settings = p.transfer
     rows: list[list[Any]] = []
     for letter in ("a", "b"):
         source = fitted.load(models / letter)
-        known = fitted.summary(models / letter).plant_version
-        fitted.same_plant(str(models / letter), known, table.about.made_by.get(PLANT))
         beginning = Start(source.weights, (), tuple(source.inputs), tuple(source.outputs))
         plans: list[tuple[float, int | None]] = [(share, frozen) for share in settings.shares for frozen in (None, 0)]
         plans += [(max(settings.shares), frozen) for frozen in settings.frozen if 0 < frozen < LAYERS]

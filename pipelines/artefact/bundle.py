@@ -933,7 +933,6 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
     from pipelines import samples, tracking
     from pipelines.fits import fitted
     from pipelines.pages.card import model_card
-    from pipelines.samples import PLANT
 
     source = samples.open_dataset(data, check_shards=False)
     held = summaries(models)
@@ -968,7 +967,7 @@ def from_pipeline(data: Path, models: Path, metrics: Path | None) -> BundleSpec:
             "mlflow_run_id": held["c"].mlflow_run_id,
             "campaigns": [source.campaign],
             "software": {name: version(name) for name in ("lightning", "numpy", "polars", "safetensors", "torch")}
-            | {name: told for name, told in source.made_by.items() if name == PLANT},
+            | {name: told for name, told in source.made_by.items() if name == samples.PLANT},
         },
     )
     spec.card = model_card(facts(spec))
