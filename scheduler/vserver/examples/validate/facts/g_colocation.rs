@@ -7,7 +7,7 @@ use surefoot_vserver::{place, stack_ways, Tenant};
 /// Services and their loads, as shares of the maximum on the platform.
 type Mix = [(&'static str, f64); 5];
 
-const FIG_7: Mix = [("moses", 0.9), ("specjbb", 0.6), ("masstree", 0.9), ("ads", 0.6), ("login", 0.1)];
+pub const FIG_7: Mix = [("moses", 0.9), ("specjbb", 0.6), ("masstree", 0.9), ("ads", 0.6), ("login", 0.1)];
 const FIG_10: Mix = [("img-dnn", 0.6), ("login", 0.6), ("ads", 0.6), ("specjbb", 0.3), ("xapian", 0.3)];
 const PLATFORMS: [&str; 3] = ["server-1", "server-2", "server-3"];
 

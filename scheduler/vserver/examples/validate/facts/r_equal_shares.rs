@@ -1,11 +1,11 @@
 //! Co-locations from which the papers' PARTIES had to move cores and ways: equal shares must leave some service short.
 
+use super::g_colocation::FIG_7;
 use super::lab::Lab;
 use super::{list, Fact, Kind};
 use surefoot_vserver::{place, stack_ways, Tenant};
 
 pub fn facts(lab: &mut Lab) -> Vec<Fact> {
-    let fig_7 = [("moses", 0.9), ("specjbb", 0.6), ("masstree", 0.9), ("ads", 0.6), ("login", 0.1)];
     let fig_11 = [("masstree", 0.3), ("specjbb", 0.3), ("xapian", 0.9), ("mongodb", 0.5)];
     let mut fact = |source, mix: &[(&'static str, f64)], platform, moved: &str| {
         let short = short_of_target(lab, mix, platform);
@@ -14,7 +14,7 @@ pub fn facts(lab: &mut Lab) -> Vec<Fact> {
         Fact::new(Kind::Pred, source, text, "at least one", list(&short), !short.is_empty())
     };
     vec![
-        fact("OSML+ Fig. 7", &fig_7, "server-2", "PARTIES: 8 core and 3 way actions from there"),
+        fact("OSML+ Fig. 7", &FIG_7, "server-2", "PARTIES: 8 core and 3 way actions from there"),
         fact("OSML Fig. 11", &fig_11, "server-1", "PARTIES: 11 core and 8 way actions"),
     ]
 }
