@@ -284,14 +284,16 @@ impl Intake {
         let wanted: Vec<bool> = self.lines.iter_mut().map(|(_, account)| account.wait_us(asked_us) == 0).collect();
         let Some(asked) = self.ask(None, &wanted, PollTimeout::ZERO) else { return true };
         let rules = listener.rules();
-        let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US, until_cpu_us: cpu_us() + DECISION_US };
+        let mut began_us = cpu_us();
+        let decision = Decision { asked_us, since_ms, until_us: asked_us + DECISION_US, until_cpu_us: began_us + DECISION_US };
         let Intake { senders, lines, buf, control, seen, .. } = self;
         for ((line, account), _) in lines.iter_mut().zip(&asked.readable).filter(|(_, r)| **r) {
             let waited = Waited { polled: asked.polled, decision: Some(decision) };
             let mut turn = Turn { listener, senders, line, rules: &rules, waited, buf, control };
-            let began_us = cpu_us();
             let took = turn.take(FEW, Turn::at_once);
-            account.left_us -= cpu_us().saturating_sub(began_us) as f64;
+            let ended_us = cpu_us();
+            account.left_us -= ended_us.saturating_sub(began_us) as f64;
+            began_us = ended_us;
             account.pace(&took, asked_us, seen);
         }
         let had_time = !wanted.contains(&false) && decision.has_time();
