@@ -8,7 +8,8 @@ A value is scaled within its bounds; a whole number changes by one at least. A l
 Each evaluation is one line in DIR/runs.jsonl; the same command goes on where it was cut off.
 
 First every setting runs on a few workloads (FEW). With --whole those that change no row there run on all sets, one set after
-another, until a row differs. A row differs when any column differs but those of measured time.
+another, until a row differs: many at once, by halves where rows differ.
+A row differs when any column differs but those of measured time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ FACTORS = {"halved": 0.5, "doubled": 2.0}
 TIMED = {"decision_us_p50", "decision_us_p99"}
 TIMEOUT_S = 1800
 
+# The name of a setting, and its values.
+Change = tuple[str, tuple[float, ...]]
+
 
 @dataclass(frozen=True)
 class Part:
@@ -47,9 +51,9 @@ class Part:
 FEW = (Part("demo", ("demo",)),)
 FAULTS = "surefoot-faults"
 WHOLE = (
+    Part("shapes-server-1", ("shapes-server-1",)),
     Part("overload", (f"{FAULTS}/overload.toml",)),
     Part("floor", (f"{FAULTS}/floor.toml",), "server-1", ("--profiles", str(SETS / FAULTS / "profiles"))),
-    Part("shapes-server-1", ("shapes-server-1",)),
     Part("demo-blind", ("demo",), "server-1", ("--harm", "no-counters")),
     Part("churn-server-1", ("churn-server-1",)),
     Part("churn-server-3", ("churn-server-3",), "server-3"),
@@ -120,10 +124,10 @@ class Runs:
         whole = [json.loads(line) for line in lines if line.endswith("}}")]
         return cls(program, bundles, file, {r["key"]: r["rows"] for r in whole})
 
-    def rows(self, part: Part, setting: str, value: tuple[float, ...]) -> dict[str, Any]:
-        """Rows of a part with one setting changed ("": none), by workload and without measured time."""
-        said = f"surefoot.{setting}={','.join(repr(x) for x in value)}" if setting else ""
-        key = f"{part.name} {said}"
+    def rows(self, part: Part, *changes: Change) -> dict[str, Any]:
+        """Rows of a part with some settings changed, by workload and without measured time."""
+        said = [f"surefoot.{setting}={','.join(repr(x) for x in value)}" for setting, value in changes]
+        key = f"{part.name} {' '.join(said)}"
         if key not in self.done:
             rows = self._evaluate(part, said)
             with self.file.open("a", encoding="utf-8") as f:
@@ -131,7 +135,7 @@ class Runs:
             self.done[key] = rows
         return self.done[key]
 
-    def _evaluate(self, part: Part, said: str) -> dict[str, Any]:
+    def _evaluate(self, part: Part, said: list[str]) -> dict[str, Any]:
         out = Path(tempfile.mkdtemp(prefix="ablate-"))
         try:
             command = [str(self.program), "eval", "--policies", "surefoot", "--platform", part.platform]
@@ -146,7 +150,7 @@ class Runs:
                 "none",
                 *part.options,
             ]
-            command += ["--workloads", *(str(SETS / w) for w in part.workloads), *(["--set", said] if said else [])]
+            command += ["--workloads", *(str(SETS / w) for w in part.workloads), *(word for x in said for word in ("--set", x))]
             subprocess.run(command, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             with (out / "rows" / "rows.csv").open(encoding="utf-8") as f:
                 return {r["workload"]: {k: v for k, v in r.items() if k not in TIMED} for r in csv.DictReader(f)}
@@ -159,45 +163,52 @@ def total(rows: dict[str, Any], column: str) -> float:
     return sum(float(r[column] or 0) for r in rows.values())
 
 
-def compared(runs: Runs, parts: tuple[Part, ...], setting: str, value: tuple[float, ...]) -> tuple[int, float, float]:
+def compared(runs: Runs, parts: tuple[Part, ...], change: Change) -> tuple[int, float, float]:
     """Rows that differ from those of the defaults, and how violation in s and BE throughput change in sum."""
     differ, violation, be = 0, 0.0, 0.0
     for part in parts:
-        before, after = runs.rows(part, "", ()), runs.rows(part, setting, value)
+        before, after = runs.rows(part), runs.rows(part, change)
         differ += sum(before[w] != after[w] for w in before)
         violation += total(after, "qos_violation_s") - total(before, "qos_violation_s")
         be += total(after, "be_throughput") - total(before, "be_throughput")
     return differ, violation, be
 
 
-def first_difference(runs: Runs, setting: str, value: tuple[float, ...]) -> str:
-    """The first whole set with a row that differs; "" where there is none."""
-    for part in WHOLE:
-        if runs.rows(part, "", ()) != runs.rows(part, setting, value):
-            return part.name
-    return ""
+def differing(runs: Runs, part: Part, changes: list[Change]) -> list[Change]:
+    """Those of `changes` that alone change a row of the part. Many are tried at once: no difference, then none of them."""
+    if not changes or runs.rows(part) == runs.rows(part, *changes):
+        return []
+    if len(changes) == 1:
+        return changes
+    half = len(changes) // 2
+    return differing(runs, part, changes[:half]) + differing(runs, part, changes[half:])
 
 
-def line(runs: Runs, setting: Setting, whole: bool) -> tuple[str, bool]:
-    """The setting's line of the table, and whether it changed any row."""
-    cells, changes = [], False
-    for factor in FACTORS.values():
-        value = setting.scaled(factor)
-        if value == setting.value:
-            cells.append("at its bound")
-            continue
-        differ, violation, be = compared(runs, FEW, setting.name, value)
-        if differ:
-            cells.append(f"{differ}: {violation:+.1f} s, {be:+.3f}")
-        elif whole and not changes:
-            where = first_difference(runs, setting.name, value)
-            cells.append(f"0; first in {where}" if where else "**nothing, on all sets**")
-            differ = bool(where)
-        else:
-            cells.append("0")
-        changes |= bool(differ)
-    shown = ", ".join(f"{x:g}" for x in setting.value)
-    return f"| `{setting.name}` | {shown} | {' | '.join(cells)} |", changes
+def table_lines(runs: Runs, whole: bool) -> tuple[list[str], list[str]]:
+    """Lines of the table, and the settings that change no row at all."""
+    listed = settings(PAGE.read_text(encoding="utf-8"))
+    few: dict[Change, str] = {}
+    idle: dict[str, list[Change]] = {}
+    for setting in listed:
+        changes = [(setting.name, setting.scaled(f)) for f in FACTORS.values() if setting.scaled(f) != setting.value]
+        for change in changes:
+            differ, violation, be = compared(runs, FEW, change)
+            few[change] = f"{differ}: {violation:+.1f} s, {be:+.3f}" if differ else "0"
+        if all(few[c] == "0" for c in changes):
+            idle[setting.name] = changes
+    for part in WHOLE if whole else ():
+        for place in range(len(FACTORS)):
+            left = [changes[place] for changes in idle.values() if len(changes) > place]
+            for change in differing(runs, part, left):
+                few[change] = f"0; changes {part.name}"
+                idle.pop(change[0], None)
+    lines = []
+    for setting in listed:
+        cells = [few.get((setting.name, setting.scaled(f)), "at its bound") for f in FACTORS.values()]
+        if whole and setting.name in idle:
+            cells = ["**nothing, on all sets**" if c == "0" else c for c in cells]
+        lines.append(f"| `{setting.name}` | {', '.join(f'{x:g}' for x in setting.value)} | {' | '.join(cells)} |")
+    return lines, list(idle)
 
 
 def main() -> int:
@@ -212,12 +223,8 @@ def main() -> int:
     os.nice(10)
     runs = Runs.open(args.surefootd, args.bundles, args.work)
     table = ["| setting | value | halved: rows that differ, violation, BE | doubled |", "| --- | --- | --- | --- |"]
-    idle = []
-    for setting in settings(PAGE.read_text(encoding="utf-8")):
-        row, changes = line(runs, setting, args.whole)
-        table.append(row)
-        if not changes:
-            idle.append(setting.name)
+    lines, idle = table_lines(runs, args.whole)
+    table += lines
     table.append(f"\nWithout any change of a row: {', '.join(f'`{n}`' for n in idle) or 'none'}.")
     text = "\n".join(table) + "\n"
     if args.page:
