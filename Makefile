@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 CARGO_BUILD := cargo build --release --locked --workspace --bins
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
+.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -43,7 +43,8 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 	surefoot demo
 
 # With LINT=1 the linters run beside the suites, with RDT=... a part of test-rdt; nothing runs beside what measures real load.
-test: setup test-rust test-python $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
+# Under -j2 the longest come first: the Python suite is in three parts, so that two cores are busy to the end.
+test: setup test-rust test-python-others test-python-tracking test-python-stages $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
 	cargo test --release --locked --workspace --test memcached -- --ignored
 	@scripts/test/pqos.sh
 	@scripts/test/engine.sh "make test: all suites done"
@@ -57,8 +58,19 @@ test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 test-pqos: setup ## Debian's pqos and rdtset on resctrlfs
 	@scripts/test/pqos.sh
 
-test-python: setup
-	python -m pytest tests
+TRACKING := tests/test_tracking.py
+STAGES := tests/test_team.py tests/test_dvc_history.py tests/test_pipelines_train.py
+
+test-python: test-python-others test-python-tracking test-python-stages
+
+test-python-others: setup
+	python -m pytest tests $(TRACKING:%=--ignore %) $(STAGES:%=--ignore %)
+
+test-python-tracking: setup
+	python -m pytest $(TRACKING)
+
+test-python-stages: setup
+	python -m pytest $(STAGES)
 
 test-engine: setup
 	@scripts/test/engine.sh
@@ -109,7 +121,7 @@ test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine 
 	@scripts/vm/kernel-vm-test.sh
 
 RDT ?=
-test-rdt: deps ## the node on stock kernels 6.1 and 6.12 whose processors have RDT or AMD QoS (as root; builds a QEMU once); RDT='-k 6.12 -c one NAME' for a part
+test-rdt: setup ## the node on stock kernels 6.1 and 6.12 whose processors have RDT or AMD QoS (as root; builds a QEMU once); RDT='-k 6.12 -c one NAME' for a part
 	@scripts/vm/rdt-vm-test.sh $(RDT)
 
 test-units-vm: deps ## the packaged units under systemd in a virtual machine: killed, hung, power cut, removed (as root; fetches 60 MB more once)
