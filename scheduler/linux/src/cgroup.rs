@@ -520,6 +520,11 @@ impl Cgroup {
         number(self.files.as_ref(), self.memory.as_ref()?.join("memory.zswap.current")).filter(|_| self.version == Version::V2)
     }
 
+    /// Bytes of it that are swapped out, uncompressed, those in zswap included; v2 only.
+    pub fn swapped_bytes(&self) -> Option<u64> {
+        number(self.files.as_ref(), self.memory.as_ref()?.join("memory.swap.current")).filter(|_| self.version == Version::V2)
+    }
+
     /// What its memory consists of and what became of its pages, in lines of "key number"; v2 only. The kernel adds it up at each read.
     pub fn memory_stat(&self) -> Option<String> {
         self.read(self.memory.as_ref().filter(|_| self.version == Version::V2)?.join("memory.stat"))

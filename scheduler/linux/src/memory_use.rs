@@ -14,6 +14,7 @@ pub struct MemoryReading {
     pub in_use_bytes: Option<u64>,
     pub pool_bytes: Option<u64>,
     pub stored_bytes: Option<u64>,
+    pub swapped_bytes: Option<u64>,
     /// Pages since the group was made.
     pub pool_ins: Option<u64>,
     pub disk_ins: Option<u64>,
@@ -32,6 +33,7 @@ impl MemoryReading {
             in_use_bytes: group.memory_bytes(),
             pool_bytes: of("zswap"),
             stored_bytes: of("zswapped"),
+            swapped_bytes: group.swapped_bytes(),
             pool_ins: of("zswpin"),
             // Of a group since Linux 6.14; until then only of the host.
             disk_ins: of("pswpin"),
@@ -60,6 +62,7 @@ impl MemoryReading {
             in_use_bytes: self.in_use_bytes,
             pool_bytes: self.pool_bytes,
             stored_bytes: self.stored_bytes,
+            swapped_bytes: self.swapped_bytes,
             pool_swap_ins_per_s: per_s(|r| r.pool_ins),
             disk_swap_ins_per_s: per_s(|r| r.disk_ins),
             refaults_per_s: per_s(|r| r.refaults),
@@ -95,9 +98,15 @@ mod tests {
         let at = Instant::now();
         assert_eq!(MemoryReading::of(&c, None, at).view(None), MemoryView { in_use_bytes: Some(8192), ..MemoryView::default() });
         put(&root, stat, STAT);
+        put(&root, "/sys/fs/cgroup/app.slice/c/memory.swap.current", "50331648\n");
         let first = MemoryReading::of(&c, Some(9), at);
-        let levels =
-            MemoryView { in_use_bytes: Some(8192), pool_bytes: Some(20_971_520), stored_bytes: Some(39_845_888), ..MemoryView::default() };
+        let levels = MemoryView {
+            in_use_bytes: Some(8192),
+            pool_bytes: Some(20_971_520),
+            stored_bytes: Some(39_845_888),
+            swapped_bytes: Some(50_331_648),
+            ..MemoryView::default()
+        };
         assert_eq!(first.view(None), levels);
         assert_eq!(levels.compression_ratio(), Some(1.9));
         // 100 and 50 pages in two seconds, of which half was spent waiting.
@@ -117,6 +126,7 @@ mod tests {
             in_use_bytes: None,
             pool_bytes: None,
             stored_bytes: None,
+            swapped_bytes: None,
             pool_ins: Some(pool_ins),
             disk_ins: None,
             refaults: Some(pool_ins),

@@ -11,9 +11,13 @@
 //! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
 //! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
+//! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
+//! | `cosmos-ca`, `cosmos-cma` | cores, or cores and memory, by slack | COSMOS's baselines CA and CMA |
+//! | `senpai` | memory, by how long tasks wait for it; everything else is shared | Senpai (TMO, ASPLOS 2022) |
 //! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
+//! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
@@ -21,6 +25,7 @@
 
 pub mod books;
 pub mod clite;
+pub mod cosmos;
 pub mod deprive;
 pub mod equal_share;
 pub mod guard;
@@ -33,6 +38,7 @@ pub mod osml_plus;
 pub mod pace;
 pub mod parties;
 mod policy;
+pub mod senpai;
 pub mod settable;
 pub mod shadow;
 pub mod surefoot;
@@ -45,11 +51,13 @@ mod perfect;
 mod testing;
 
 pub use clite::{Clite, CliteSettings};
+pub use cosmos::Cosmos;
 pub use equal_share::EqualShare;
 pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
+pub use senpai::Senpai;
 pub use shadow::{Opinion, Shadows};
 pub use surefoot::Surefoot;
 pub use together::Together;
@@ -76,17 +84,24 @@ pub const NAMES: &[&str] = &[
     "clite-100ms",
     "heracles",
     "heracles-100ms",
+    "cosmos",
+    "cosmos-ca",
+    "cosmos-cma",
+    "senpai",
     "osml",
     "osml-plus",
     "surefoot",
 ];
+
+/// Between names of policies that decide side by side.
+const BESIDE: char = '+';
 
 /// Whether there is such a policy: a name can be looked at before there is a platform to make it for.
 ///
 /// # Errors
 /// One line with the names that there are.
 pub fn check_name(name: &str) -> Result<(), String> {
-    NAMES.contains(&name).then_some(()).ok_or_else(|| unknown(name))
+    name.split(BESIDE).try_for_each(|one| NAMES.contains(&one).then_some(()).ok_or_else(|| unknown(one)))
 }
 
 fn unknown(name: &str) -> String {
@@ -107,17 +122,18 @@ pub enum Family {
 
 /// Whose models a policy takes; None: it decides without any.
 pub fn takes(name: &str) -> Option<Family> {
-    match name {
+    // Of policies side by side one at most owns cores, and only such take models.
+    name.split(BESIDE).find_map(|one| match one {
         "osml" => Some(Family::Osml),
         "osml-plus" | "surefoot" => Some(Family::OsmlPlus),
         _ => None,
-    }
+    })
 }
 
 /// Whose Model-C learns on line under a policy; None: nothing learns.
 pub fn learns(name: &str) -> Option<Family> {
     // `surefoot` does not ask its Model-C.
-    takes(name).filter(|_| name != "surefoot")
+    takes(name).filter(|_| name.split(BESIDE).all(|one| one != "surefoot"))
 }
 
 /// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
@@ -128,7 +144,12 @@ pub struct Settings {
     pub osml: osml::Settings,
     pub osml_plus: osml_plus::Settings,
     pub surefoot: surefoot::Settings,
+    pub cosmos: cosmos::Settings,
+    pub senpai: senpai::Settings,
 }
+
+/// Policies whose every number can be set.
+const SETTABLE: [&str; 3] = [cosmos::Settings::POLICY, senpai::Settings::POLICY, surefoot::Settings::POLICY];
 
 impl Settings {
     /// Set one by its full name, e.g. `surefoot.prices.move`; says that name.
@@ -136,16 +157,23 @@ impl Settings {
     /// # Errors
     /// One line that names the setting, its bounds or the nearest name; nothing is set then.
     pub fn assign(&mut self, name: &str, numbers: &[f64]) -> Result<String, String> {
-        let known = surefoot::Settings::POLICY;
-        match name.split_once('.') {
-            Some((policy, of_policy)) if policy == known => self.surefoot.assign(of_policy, numbers).map(|name| format!("{known}.{name}")),
-            _ => {
-                let policy = name.split('.').next().unwrap_or(name);
-                let near =
-                    names::nearest(policy, [known]).filter(|n| *n != policy).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
-                Err(format!("{name}: only {known} has settings of that kind.{near} Write {known}.GROUP.NAME (docs/policy-parameters.md)"))
-            }
-        }
+        let assigned = name.split_once('.').and_then(|(policy, of_policy)| {
+            let set = match policy {
+                surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
+                cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
+                senpai::Settings::POLICY => self.senpai.assign(of_policy, numbers),
+                _ => return None,
+            };
+            Some(set.map(|name| format!("{policy}.{name}")))
+        });
+        assigned.unwrap_or_else(|| {
+            let policy = name.split('.').next().unwrap_or(name);
+            let near =
+                names::nearest(policy, SETTABLE).filter(|n| *n != policy).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+            let known = if SETTABLE.contains(&policy) { policy } else { "POLICY" };
+            let all = SETTABLE.join(", ");
+            Err(format!("{name}: only {all} have settings of that kind.{near} Write {known}.GROUP.NAME (docs/policy-parameters.md)"))
+        })
     }
 
     /// The same from `NAME=VALUE`, as command lines have it: a number, or numbers with commas between them.
@@ -175,8 +203,13 @@ impl Settings {
 
     /// What is not the default, by full name: records of a run say so.
     pub fn changed(&self) -> BTreeMap<String, Vec<f64>> {
-        let named = |(name, numbers)| (format!("{}.{name}", surefoot::Settings::POLICY), numbers);
-        self.surefoot.changed().into_iter().map(named).collect()
+        let changed = [
+            (cosmos::Settings::POLICY, self.cosmos.changed()),
+            (senpai::Settings::POLICY, self.senpai.changed()),
+            (surefoot::Settings::POLICY, self.surefoot.changed()),
+        ];
+        let named = changed.into_iter().flat_map(|(policy, all)| all.into_iter().map(move |(name, x)| (format!("{policy}.{name}"), x)));
+        named.collect()
     }
 
     /// With so much time between two steps of on-line learning.
@@ -199,9 +232,34 @@ pub fn by_name(name: &str, platform: &Platform, models: ModelSet, seed: u64) -> 
 ///
 /// # Errors
 /// As [`by_name`].
-pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
+pub fn by_name_with(
+    name: &str,
+    platform: &Platform,
+    mut models: ModelSet,
+    settings: Settings,
+    seed: u64,
+) -> Result<Box<dyn Policy>, String> {
     let pace = settings.pace;
-    let mut policy: Box<dyn Policy> = match name {
+    let members: Vec<&str> = name.split(BESIDE).collect();
+    let mut policy: Box<dyn Policy> = match &members[..] {
+        // Nothing is decided of what is not placed: alone it shares everything.
+        ["senpai"] => Box::new(Together::named(
+            "senpai",
+            vec![Box::new(Unmanaged::new(platform)), one(name, platform, &mut models, &settings, seed)?],
+        )?),
+        [_] => one(name, platform, &mut models, &settings, seed)?,
+        all => {
+            let members = all.iter().map(|name| one(name, platform, &mut models, &settings, seed)).collect::<Result<_, _>>()?;
+            Box::new(Together::new(members)?)
+        }
+    };
+    policy.called_every(pace.interval_ms()).map_err(|e| format!("policy {name}: interval_ms: {e}"))?;
+    Ok(Box::new(Guarded::new(policy, platform)))
+}
+
+/// One policy by its name, without the guard.
+fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
+    Ok(match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "equal-share" => Box::new(EqualShare::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
@@ -210,13 +268,15 @@ pub fn by_name_with(name: &str, platform: &Platform, models: ModelSet, settings:
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
-        "osml" => Box::new(Osml::new(platform, models.osml_for(name)?, settings.osml, seed)),
-        "osml-plus" => Box::new(OsmlPlus::new(platform, models.plus_for(name)?, settings.osml_plus, seed)),
-        "surefoot" => Box::new(Surefoot::new(platform, models.plus_for(name)?, settings.surefoot)),
+        "osml" => Box::new(Osml::new(platform, std::mem::take(models).osml_for(name)?, settings.osml.clone(), seed)),
+        "osml-plus" => Box::new(OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed)),
+        "surefoot" => Box::new(Surefoot::new(platform, std::mem::take(models).plus_for(name)?, settings.surefoot)),
+        "cosmos" => Box::new(Cosmos::new(platform, settings.cosmos)),
+        "cosmos-ca" => Box::new(cosmos::slack::Slack::cores(platform)),
+        "cosmos-cma" => Box::new(cosmos::slack::Slack::cores_and_memory(platform)),
+        "senpai" => Box::new(Senpai::new(platform, settings.senpai)),
         _ => return Err(unknown(name)),
-    };
-    policy.called_every(pace.interval_ms()).map_err(|e| format!("policy {name}: interval_ms: {e}"))?;
-    Ok(Box::new(Guarded::new(policy, platform)))
+    })
 }
 
 #[cfg(test)]
@@ -255,28 +315,40 @@ mod tests {
         }
     }
 
-    /// The page's section on surefoot is the table of its settings.
+    /// The page's section on a policy is the table of its settings.
     #[test]
-    fn the_documented_settings_of_surefoot_are_its_table() {
-        let page = include_str!("../../../docs/policy-parameters.md");
-        let section = page.split("\n## ").find(|s| s.starts_with("surefoot\n")).unwrap();
-        let mut wanted = String::from("| name | value | bounds | unit | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n");
-        for s in surefoot::Settings::table() {
-            let value = settable::text(&(s.get)(&surefoot::Settings::default()), s.len.is_some());
-            let (name, source) = (s.name(), s.source.as_str());
-            wanted += &format!("| `{name}` | {value} | {} to {} | {} | {} | {source} |\n", s.low, s.high, s.unit, s.meaning);
+    fn the_documented_settings_are_the_tables() {
+        fn check<S: Settable>() {
+            let page = include_str!("../../../docs/policy-parameters.md");
+            let policy = S::POLICY;
+            let section = page.split("\n## ").find(|s| s.starts_with(&format!("{policy}\n"))).unwrap_or_default();
+            let mut wanted = String::from("| name | value | bounds | unit | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n");
+            for s in S::table() {
+                let value = settable::text(&(s.get)(&S::default()), s.len.is_some());
+                let (name, source) = (s.name(), s.source.as_str());
+                wanted += &format!("| `{name}` | {value} | {} to {} | {} | {} | {source} |\n", s.low, s.high, s.unit, s.meaning);
+            }
+            assert!(section.contains(&wanted), "docs/policy-parameters.md, section {policy}: put this table there\n{wanted}");
         }
-        assert!(section.contains(&wanted), "docs/policy-parameters.md, section surefoot: put this table there\n{wanted}");
+        check::<surefoot::Settings>();
+        check::<cosmos::Settings>();
+        check::<senpai::Settings>();
     }
 
     /// Every default lies within its bounds, and can be set by its full name; a setting that is not the default is listed.
     #[test]
-    fn every_setting_of_surefoot_can_be_set() {
+    fn every_setting_can_be_set() {
+        every_one_of::<surefoot::Settings>();
+        every_one_of::<cosmos::Settings>();
+        every_one_of::<senpai::Settings>();
+    }
+
+    fn every_one_of<S: Settable>() {
         let mut names = std::collections::BTreeSet::new();
-        for s in surefoot::Settings::table() {
-            let name = format!("surefoot.{}", s.name());
+        for s in S::table() {
+            let name = format!("{}.{}", S::POLICY, s.name());
             let mut settings = Settings::default();
-            let default = (s.get)(&settings.surefoot);
+            let default = (s.get)(&S::default());
             settings.assign(&name, &default).unwrap_or_else(|e| panic!("{e}"));
             assert!(settings.changed().is_empty() && names.insert(name.clone()), "{name}");
             assert!(!s.meaning.is_empty() && !s.unit.is_empty() && s.low < s.high, "{name}");
@@ -304,7 +376,7 @@ mod tests {
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
-            ("parties.x=1", "only surefoot has settings of that kind"),
+            ("parties.x=1", "only cosmos, senpai, surefoot have settings of that kind"),
             ("=", "is no number"),
         ] {
             let mut settings = Settings::default();
@@ -315,6 +387,18 @@ mod tests {
         let mut settings = Settings::default();
         settings.assign_text("surefoot.margin=0.2").unwrap();
         assert_eq!(settings.surefoot.trust.margin, 0.2);
+    }
+
+    /// Names with a plus between them are policies side by side: those that own the same are refused, and one that is unknown is named.
+    #[test]
+    fn policies_go_side_by_side() {
+        let p = Platform::regular("t", 8, 1, 11, 2.0);
+        let made = |name: &str| by_name(name, &p, ModelSet::default(), 1).map(|policy| policy.name().to_string());
+        assert_eq!(made("parties+senpai").unwrap(), "parties+senpai");
+        assert!(made("parties+heracles").unwrap_err().contains("both own cores"));
+        assert!(made("parties+senpia").unwrap_err().contains("Did you mean \"senpai\"?"));
+        assert_eq!((check_name("parties+senpai"), check_name("parties+").is_err()), (Ok(()), true));
+        assert_eq!((takes("osml-plus+senpai"), learns("surefoot+senpai")), (Some(Family::OsmlPlus), None));
     }
 
     /// Every listed policy can be had by its name, an unknown one is refused with the list, osml-plus without a bundle with a remedy.

@@ -14,6 +14,12 @@ pub enum Source {
     Plant,
     /// It was chosen on the committed sets, on which it is reported, too.
     Sets,
+    /// The COSMOS paper has the number.
+    Cosmos,
+    /// The COSMOS paper leaves it open (docs/cosmos.md).
+    CosmosOpen,
+    /// Senpai's, as Meta runs it.
+    Senpai,
 }
 
 impl Source {
@@ -22,6 +28,9 @@ impl Source {
             Source::Paper => "the paper's idea, our number",
             Source::Plant => "from the plant",
             Source::Sets => "chosen on the committed sets",
+            Source::Cosmos => "the COSMOS paper",
+            Source::CosmosOpen => "open in the COSMOS paper",
+            Source::Senpai => "Senpai",
         }
     }
 }

@@ -42,6 +42,16 @@ impl Together {
     }
 }
 
+impl Together {
+    /// Under another name than that of all members.
+    ///
+    /// # Errors
+    /// As [`Together::new`].
+    pub fn named(name: &str, members: Vec<Box<dyn Policy>>) -> Result<Self, String> {
+        Ok(Together { name: name.into(), ..Together::new(members)? })
+    }
+}
+
 impl Policy for Together {
     fn name(&self) -> &str {
         &self.name

@@ -24,6 +24,9 @@ pub struct MemoryView {
     /// Bytes that these copies stand for, uncompressed (`memory.stat`: `zswapped`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
+    /// Bytes that were taken and have not come back, uncompressed, in the pool or on the device (`memory.swap.current`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swapped_bytes: Option<u64>,
     /// Pages that came back from the pool, 1/s (`memory.stat`: `zswpin`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_swap_ins_per_s: Option<f64>,
@@ -49,7 +52,7 @@ pub struct Reading {
 }
 
 /// In the order of the fields.
-pub static READINGS: [Reading; 7] = [
+pub static READINGS: [Reading; 8] = [
     Reading {
         key: "in_use_bytes",
         words: "memory that counts towards the limit, compressed copies included",
@@ -57,6 +60,11 @@ pub static READINGS: [Reading; 7] = [
     },
     Reading { key: "pool_bytes", words: "compressed copies of pages (zswap)", of: |m| m.pool_bytes.map(|b| b as f64) },
     Reading { key: "stored_bytes", words: "what the compressed copies stand for", of: |m| m.stored_bytes.map(|b| b as f64) },
+    Reading {
+        key: "swapped_bytes",
+        words: "what was taken and has not come back, uncompressed, in zswap or on the swap device",
+        of: |m| m.swapped_bytes.map(|b| b as f64),
+    },
     Reading { key: "pool_swap_ins_per_s", words: "pages that came back from zswap, per second", of: |m| m.pool_swap_ins_per_s },
     Reading { key: "disk_swap_ins_per_s", words: "pages that came back from the swap device, per second", of: |m| m.disk_swap_ins_per_s },
     Reading {
@@ -77,6 +85,14 @@ impl MemoryView {
     pub fn compression_ratio(&self) -> Option<f64> {
         let pool = self.pool_bytes.filter(|p| *p > 0)?;
         Some(self.stored_bytes? as f64 / pool as f64)
+    }
+
+    /// Bytes of all pages, wherever they are: resident, in the pool and on the device. More than the working set where pages are never touched;
+    /// without swap's own count, those in the pool stand for all that was taken. Linux 6.1 keeps the copies of pages that came
+    /// back, and so counts these twice.
+    pub fn footprint_bytes(&self) -> Option<u64> {
+        let resident = self.in_use_bytes?.saturating_sub(self.pool_bytes.unwrap_or(0));
+        Some(resident + self.swapped_bytes.or(self.stored_bytes).unwrap_or(0))
     }
 }
 
@@ -104,9 +120,10 @@ mod tests {
             in_use_bytes: Some(1),
             pool_bytes: Some(2),
             stored_bytes: Some(3),
-            pool_swap_ins_per_s: Some(4.0),
-            disk_swap_ins_per_s: Some(5.0),
-            refaults_per_s: Some(6.0),
+            swapped_bytes: Some(4),
+            pool_swap_ins_per_s: Some(5.0),
+            disk_swap_ins_per_s: Some(6.0),
+            refaults_per_s: Some(7.0),
             stall_frac: Some(0.5),
         };
         let told = READINGS.each_ref().map(|r| (r.key.to_string(), (r.of)(&all).unwrap()));
@@ -117,6 +134,17 @@ mod tests {
         told.sort_by(|a, b| a.1.total_cmp(&b.1));
         assert_eq!(told, written);
         assert!(READINGS.iter().all(|r| (r.of)(&MemoryView::default()).is_none()));
+    }
+
+    /// 30 GB under a limit of 20, of which 6 are a pool for 11 GB, and 5 more on the device; without swap's count these are not seen.
+    #[test]
+    fn a_footprint_is_all_pages() {
+        let seen =
+            MemoryView { in_use_bytes: Some(20 * GB), pool_bytes: Some(6 * GB), stored_bytes: Some(11 * GB), ..MemoryView::default() };
+        assert_eq!(seen.footprint_bytes(), Some(25 * GB));
+        assert_eq!(MemoryView { swapped_bytes: Some(16 * GB), ..seen }.footprint_bytes(), Some(30 * GB));
+        assert_eq!(MemoryView { swapped_bytes: Some(16 * GB), ..MemoryView::default() }.footprint_bytes(), None);
+        assert_eq!(MemoryView { in_use_bytes: Some(GB), ..MemoryView::default() }.footprint_bytes(), Some(GB));
     }
 
     /// 19 GB in 10 GB of pool are 1.9 to 1; an empty pool has no ratio.

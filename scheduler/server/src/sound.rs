@@ -30,9 +30,17 @@ const MOST_BYTES: u64 = 1 << 50;
 
 impl MemoryView {
     pub(crate) fn check(&self) -> Result<(), Unsound> {
-        let MemoryView { in_use_bytes, pool_bytes, stored_bytes, pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s, stall_frac } =
-            self;
-        for bytes in [in_use_bytes, pool_bytes, stored_bytes].into_iter().flatten() {
+        let MemoryView {
+            in_use_bytes,
+            pool_bytes,
+            stored_bytes,
+            swapped_bytes,
+            pool_swap_ins_per_s,
+            disk_swap_ins_per_s,
+            refaults_per_s,
+            stall_frac,
+        } = self;
+        for bytes in [in_use_bytes, pool_bytes, stored_bytes, swapped_bytes].into_iter().flatten() {
             ensure(*bytes <= MOST_BYTES, "services.memory", || format!("{bytes} bytes"))?;
         }
         for rate in [pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s].into_iter().flatten() {
@@ -219,5 +227,6 @@ mod tests {
         assert_eq!(says(MemoryView { refaults_per_s: Some(-1.0), ..none }), Some("services.memory"));
         assert_eq!(says(MemoryView { pool_swap_ins_per_s: Some(f64::NAN), ..none }), Some("services.memory"));
         assert_eq!(says(MemoryView { in_use_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
+        assert_eq!(says(MemoryView { swapped_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
     }
 }

@@ -12,6 +12,8 @@ pub struct Paged {
     /// Compressed copies, MB, and what they stand for.
     pub pool_mb: f64,
     pub stored_mb: f64,
+    /// What is not resident, uncompressed: in the pool or on the disk.
+    pub swapped_mb: f64,
     /// Pages that come back from the pool and from the disk, 1/s.
     pub pool_ins_per_s: f64,
     pub disk_ins_per_s: f64,
@@ -36,7 +38,8 @@ pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_m
         Some(m) if limit_gb < m.ws_gb => {
             let (resident_gb, pool_gb) = split(m, limit_gb, t.cms_gb);
             let stored_mb = m.compress_ratio * pool_gb * 1024.0;
-            let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, ..rates(p, t, r, m) };
+            let swapped_mb = (m.ws_gb - resident_gb) * 1024.0;
+            let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, swapped_mb, ..rates(p, t, r, m) };
             MemoryUse { in_use_mb: (resident_gb + pool_gb) * 1024.0, paged: Some(paged) }
         }
         // Nothing that is touched is taken.

@@ -507,6 +507,7 @@ pub fn memory_view(m: &MemoryUse) -> MemoryView {
         in_use_bytes: Some(bytes(m.in_use_mb)),
         pool_bytes: m.paged.map(|x| bytes(x.pool_mb)),
         stored_bytes: m.paged.map(|x| bytes(x.stored_mb)),
+        swapped_bytes: m.paged.map(|x| bytes(x.swapped_mb)),
         pool_swap_ins_per_s: m.paged.map(|x| x.pool_ins_per_s),
         disk_swap_ins_per_s: m.paged.map(|x| x.disk_ins_per_s),
         refaults_per_s: m.paged.map(|x| x.pool_ins_per_s + x.disk_ins_per_s),

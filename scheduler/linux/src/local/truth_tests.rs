@@ -73,12 +73,21 @@ fn fields(v: &ServiceView) -> BTreeMap<String, Value> {
         ("instr_per_s".into(), json!(instr_per_s)),
     ]);
     all.extend(surefoot_server::FEATURE_NAMES.map(|name| (name.into(), json!(features.get(name)))));
-    let MemoryView { in_use_bytes, pool_bytes, stored_bytes, pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s, stall_frac } =
-        memory;
+    let MemoryView {
+        in_use_bytes,
+        pool_bytes,
+        stored_bytes,
+        swapped_bytes,
+        pool_swap_ins_per_s,
+        disk_swap_ins_per_s,
+        refaults_per_s,
+        stall_frac,
+    } = memory;
     let named = [
         ("in_use_bytes", json!(in_use_bytes)),
         ("pool_bytes", json!(pool_bytes)),
         ("stored_bytes", json!(stored_bytes)),
+        ("swapped_bytes", json!(swapped_bytes)),
         ("pool_swap_ins_per_s", json!(pool_swap_ins_per_s)),
         ("disk_swap_ins_per_s", json!(disk_swap_ins_per_s)),
         ("refaults_per_s", json!(refaults_per_s)),
@@ -278,13 +287,15 @@ impl Machine {
 /// Memory of a service as Linux 6.14 tells of it: pages from the pool and from the disk so far, and microseconds of waiting.
 fn memory_files(root: &Root, id: &str, m: MemoryUse, [pool_ins, disk_ins, stalled_us]: [f64; 3]) {
     let bytes = |mb: f64| (mb * f64::from(1 << 20)).round() as u64;
-    let Paged { pool_mb, stored_mb, .. } = m.paged.unwrap_or_default();
+    let Paged { pool_mb, stored_mb, swapped_mb, .. } = m.paged.unwrap_or_default();
     let (zswap, zswapped, refaults) = (bytes(pool_mb), bytes(stored_mb), pool_ins + disk_ins);
     let stat = format!(
         "anon 1\nzswap {zswap}\nzswapped {zswapped}\nworkingset_refault_anon {refaults:.0}\npswpin {disk_ins:.0}\nzswpin {pool_ins:.0}\n"
     );
     let pressure = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={stalled_us:.0}\n");
-    for (file, text) in [("current", format!("{}\n", bytes(m.in_use_mb))), ("stat", stat), ("pressure", pressure)] {
+    let number = |mb: f64| format!("{}\n", bytes(mb));
+    let files = [("current", number(m.in_use_mb)), ("swap.current", number(swapped_mb)), ("stat", stat), ("pressure", pressure)];
+    for (file, text) in files {
         put(root, &format!("/sys/fs/cgroup/lc/{id}/memory.{file}"), &text);
     }
 }

@@ -1,0 +1,140 @@
+//! LC services and BE jobs as two groups that divide cores and memory: the frame that `cosmos`, `cosmos-ca` and `cosmos-cma` share.
+//!
+//! The paper has one of each. Here several LC services are one group that uses its cores together, as under `heracles`, and so are the jobs. A
+//! group's memory is split among its members in proportion to their footprints. Ways and bandwidth are not touched.
+
+use std::collections::BTreeMap;
+use surefoot_server::layout::{pack, Holding};
+use surefoot_server::window::{mixture_quantile, MIN_COUNT_P99};
+use surefoot_server::{Allocation, Change, Cpu, Latency, Limit, Observation, Platform, ServiceId, ServiceView};
+
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// The two groups on one platform.
+#[derive(Clone, Debug)]
+pub(super) struct Groups {
+    /// Without ways: cores alone are laid out.
+    pub platform: Platform,
+    pub lc: Vec<ServiceId>,
+    pub be: Vec<ServiceId>,
+}
+
+impl Groups {
+    pub fn new(platform: &Platform) -> Self {
+        Groups { platform: Platform { llc: None, ..platform.clone() }, lc: vec![], be: vec![] }
+    }
+
+    /// True where services or jobs came or went.
+    pub fn follow(&mut self, seen: &Observation) -> bool {
+        let lc: Vec<ServiceId> = seen.lc().map(|s| s.id.clone()).collect();
+        let be: Vec<ServiceId> = seen.be().map(|s| s.id.clone()).collect();
+        let news = lc != self.lc || be != self.be;
+        (self.lc, self.be) = (lc, be);
+        news
+    }
+
+    /// The least cores of a group of so many: a quota is split among its members.
+    fn least(&self, members: usize) -> u32 {
+        if self.platform.by_quota() {
+            members.max(1) as u32
+        } else {
+            1
+        }
+    }
+
+    pub fn least_lc(&self) -> u32 {
+        self.least(self.lc.len())
+    }
+
+    /// The most cores of the LC services, when the jobs keep `of_be`.
+    pub fn most_lc(&self, of_be: u32) -> u32 {
+        self.platform.core_units().saturating_sub(of_be.max(self.least(self.be.len())))
+    }
+
+    /// Whether there is something to divide, and enough of it.
+    pub fn divides(&self) -> bool {
+        let least = self.least_lc() + self.least(self.be.len());
+        !self.lc.is_empty() && !self.be.is_empty() && least <= self.platform.core_units()
+    }
+
+    /// Everything to every service: limits are lifted where memory is the policy's own.
+    pub fn everything(&self, owns_memory: bool) -> BTreeMap<ServiceId, Change> {
+        let cpu = Cpu::from(&Allocation::everything(&self.platform));
+        let none = owns_memory.then_some(Limit::None);
+        let change = Change { cpu: Some(cpu), mem_limit: none, zswap_max: none, ..Change::default() };
+        self.lc.iter().chain(&self.be).map(|id| (id.clone(), change.clone())).collect()
+    }
+
+    /// So many cores to the LC services, the rest to the jobs.
+    ///
+    /// # Errors
+    /// One line from [`pack`].
+    pub fn cores(&self, seen: &Observation, of_lc: u32) -> Result<BTreeMap<ServiceId, Change>, String> {
+        let holding = |members: &[ServiceId], cores: u32| Holding { members: members.to_vec(), cores, ways: 0, mba_pct: 100 };
+        let holdings = [holding(&self.lc, of_lc), holding(&self.be, self.platform.core_units() - of_lc)];
+        let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+        let all = pack(&self.platform, &in_force, &holdings, &[])?;
+        Ok(all.into_iter().map(|(id, a)| (id, Change { cpu: Some((&a).into()), ..Change::default() })).collect())
+    }
+}
+
+/// Memory of the services of one group: limit and pool of each.
+pub(super) type Limits = BTreeMap<ServiceId, (Limit, Limit)>;
+
+/// A limit of so many bytes, whole MiB.
+pub(super) fn limit(bytes: f64) -> Limit {
+    Limit::Bytes(((bytes / MIB).floor().max(1.0) * MIB) as u64)
+}
+
+/// A pool of so many bytes, whole MiB, none of less.
+pub(super) fn pool(bytes: f64) -> Limit {
+    Limit::Bytes(((bytes / MIB).floor().max(0.0) * MIB) as u64)
+}
+
+/// Share of each in a sum; equal shares where the sum is none.
+pub(super) fn shares(of: &[f64]) -> Vec<f64> {
+    let sum: f64 = of.iter().sum();
+    of.iter().map(|x| if sum > 0.0 { x / sum } else { 1.0 / of.len() as f64 }).collect()
+}
+
+/// What ticks showed, put together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gathered {
+    recent: BTreeMap<ServiceId, Vec<Latency>>,
+    work: f64,
+    ticks: f64,
+}
+
+impl Gathered {
+    pub fn add(&mut self, seen: &Observation) {
+        for s in seen.lc() {
+            self.recent.entry(s.id.clone()).or_default().extend(s.interval);
+        }
+        self.ticks += 1.0;
+        // A host without counters has the kernel's account of CPU time.
+        self.work += seen.be().map(|s| s.instr_per_s.or(s.features.cpu_usage_cores).unwrap_or(0.0)).sum::<f64>();
+    }
+
+    /// Throughput of the jobs: instructions per second.
+    pub fn throughput(&self) -> f64 {
+        self.work / self.ticks.max(1.0)
+    }
+
+    pub fn requests(&self) -> f64 {
+        self.recent.values().flatten().map(|l| l.count as f64).sum()
+    }
+
+    /// Target / p99 of a service; over the window by which QoS is judged where requests are few. None: unknown.
+    fn qos_of(&self, s: &ServiceView) -> Option<f64> {
+        let window = s.window.filter(|_| !s.latency_unknown())?;
+        let recent = self.recent.get(&s.id).filter(|r| r.iter().map(|l| l.count).sum::<u64>() >= MIN_COUNT_P99);
+        let p99_ms = recent.and_then(|r| mixture_quantile(r, 0.01)).unwrap_or(window.p99_ms);
+        Some(s.qos_target_ms()? / p99_ms.max(1e-9))
+    }
+
+    /// The least QoS of all LC services; None while that of one is unknown. One that is idle has nothing to be late with.
+    pub fn qos(&self, seen: &Observation) -> Option<f64> {
+        let judged = seen.lc().filter(|s| s.window.is_some() || s.latency_unknown());
+        judged.map(|s| self.qos_of(s)).try_fold(f64::INFINITY, |least, q| Some(least.min(q?)))
+    }
+}

@@ -1,0 +1,572 @@
+//! COSMOS: cores, memory and a pool of compressed pages for an LC service and a BE job (Algorithms 1 and 2 of the COSMOS paper).
+//!
+//! What must hold: limits that are set add up to the machine's memory and no more; the pool lies inside its limit; no limit of an LC service is below
+//! what all of its pages compress to; nothing is taken from a service of unknown latency; once a state is kept, nothing moves until load,
+//! footprint, ratio, mix or QoS change.
+//!
+//! A *state* is cores, memory M and pool of the LC services; the jobs have the rest. With w the footprint and gamma the compression ratio
+//!
+//!     pool = min((w - M) / (gamma - 1), M)                                             (Eq. 2)
+//!
+//! because M - pool resident bytes and gamma x pool compressed ones then cover w.
+//!
+//! Algorithm 1: explore states, one a period, and keep the best one that meets the target. Algorithm 2 chooses the next one:
+//!
+//! * **memory**: M begins at what the jobs' footprint leaves (R2), at least w / gamma (R1), and grows by 5 % of w while the target is missed;
+//! * **cores**: from the first state that meets it on, one core after the other goes to the jobs while the target is met and their throughput
+//!   rises. A miss gives M another 5 % of w, since less compressed memory makes fewer cores do. No rise ends the search.
+//!
+//! What the paper leaves open is decided in docs/cosmos.md, point by point.
+
+mod groups;
+mod settings;
+pub mod slack;
+
+#[cfg(test)]
+mod tests;
+
+pub use settings::{Judge, Least, Ratio, Readapt, Settings, Step};
+
+use crate::pace::Pace;
+use crate::Policy;
+use groups::{limit, pool, shares, Gathered, Groups, Limits};
+use std::collections::BTreeMap;
+use surefoot_server::{
+    Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
+};
+
+const GB: f64 = (1u64 << 30) as f64;
+/// What this policy decides.
+const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
+/// Standard deviations of a number of requests: a change of load within them is none.
+const LOAD_SIGMAS: f64 = 3.0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The search goes on.
+    Exploration,
+    /// A state is kept.
+    Idle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sub {
+    Memory,
+    Cores,
+}
+
+/// One state.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    /// Core units of the LC services.
+    cores: u32,
+    /// Bytes of memory of the LC services; None: no limits, the kernel divides.
+    memory: Option<f64>,
+    /// It begins the search of memory: M follows from footprints, and is computed anew with them.
+    first: bool,
+    /// What M comes to for each service and job.
+    limits: Limits,
+}
+
+/// Footprints and ratios, by which limits are computed.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Sizes {
+    /// Bytes.
+    footprint: BTreeMap<ServiceId, f64>,
+    ratio: BTreeMap<ServiceId, f64>,
+}
+
+impl Sizes {
+    fn sum(&self, of: &[ServiceId]) -> Option<f64> {
+        of.iter().map(|id| self.footprint.get(id).copied()).sum()
+    }
+
+    fn of(&self, ids: &[ServiceId]) -> Vec<f64> {
+        ids.iter().map(|id| self.footprint.get(id).copied().unwrap_or(0.0)).collect()
+    }
+}
+
+/// Pool of a service of footprint `w` under `m` bytes (Eq. 2); 0 where all of it is resident.
+pub fn largest_pool(w: f64, m: f64, gamma: f64) -> f64 {
+    ((w - m).max(0.0) / (gamma - 1.0)).min(m)
+}
+
+/// What has to be different for so many periods before a state is given up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streaks {
+    load: u32,
+    sizes: u32,
+    misses: u32,
+}
+
+/// The policy.
+pub struct Cosmos {
+    pace: Pace,
+    set: Settings,
+    groups: Groups,
+    /// Bytes that limits share out; None where the platform's memory is unknown.
+    capacity: Option<f64>,
+    phase: Phase,
+    sub: Sub,
+    current: State,
+    best: Option<(State, f64)>,
+    /// Whether the last judged state met the target with more throughput than any before.
+    rose: bool,
+    /// States judged since the last reset.
+    explored: u32,
+    sizes: Sizes,
+    /// Resident bytes at the last look.
+    resident: BTreeMap<ServiceId, f64>,
+    /// Memory of the current state has moved by less than the least since the last look.
+    at_rest: bool,
+    since_ms: u64,
+    /// Times that the current state's limits were computed anew.
+    anew: u32,
+    next_ms: u64,
+    /// Periods of the current state that were read.
+    read: usize,
+    /// Of these periods, and of the last one alone.
+    judged: Gathered,
+    period: Gathered,
+    period_ms: u64,
+    /// Requests a second that the search began with, or that the kept state was found at; None: not known yet.
+    load: Option<f64>,
+    kept: Sizes,
+    streaks: Streaks,
+    margin: f64,
+    told: bool,
+    wanted: BTreeMap<ServiceId, Change>,
+}
+
+impl Cosmos {
+    pub fn new(platform: &Platform, settings: Settings) -> Self {
+        Cosmos {
+            pace: Pace::default(),
+            set: settings,
+            groups: Groups::new(platform),
+            capacity: platform.memory.map(|m| m.capacity_bytes as f64),
+            phase: Phase::Exploration,
+            sub: Sub::Memory,
+            current: State { cores: 0, memory: None, first: false, limits: Limits::new() },
+            best: None,
+            rose: false,
+            explored: 0,
+            sizes: Sizes::default(),
+            resident: BTreeMap::new(),
+            at_rest: false,
+            since_ms: 0,
+            anew: 0,
+            next_ms: 0,
+            read: 0,
+            judged: Gathered::default(),
+            period: Gathered::default(),
+            period_ms: 0,
+            load: None,
+            kept: Sizes::default(),
+            streaks: Streaks::default(),
+            margin: settings.judge.margin,
+            told: false,
+            wanted: BTreeMap::new(),
+        }
+    }
+
+    fn most_cores(&self) -> u32 {
+        self.groups.most_lc(self.set.least.be_cores).max(self.groups.least_lc())
+    }
+
+    /// What is seen of sizes now. A ratio counts once the pool is worth measuring; until then it is the one before.
+    fn measure(&mut self, seen: &Observation) {
+        let Ratio { start, least, trusted } = self.set.ratio;
+        for s in &seen.services {
+            let Some(w) = s.memory.footprint_bytes().map(|b| b as f64).filter(|w| *w > 0.0) else { continue };
+            self.sizes.footprint.insert(s.id.clone(), w);
+            let worth = s.memory.pool_bytes.is_some_and(|p| p as f64 >= trusted * w);
+            let measured = s.memory.compression_ratio().filter(|g| worth && g.is_finite());
+            let ratio = self.sizes.ratio.entry(s.id.clone()).or_insert(start);
+            *ratio = measured.unwrap_or(*ratio).max(least);
+        }
+    }
+
+    /// Whether memory has come to rest since the last look.
+    fn rest(&mut self, seen: &Observation) -> bool {
+        let mut rests = true;
+        for s in &seen.services {
+            let Some(in_use) = s.memory.in_use_bytes else { continue };
+            let now = in_use as f64 - s.memory.pool_bytes.unwrap_or(0) as f64;
+            let before = self.resident.insert(s.id.clone(), now);
+            let w = self.sizes.footprint.get(&s.id).copied().unwrap_or(now);
+            rests &= before.is_some_and(|b| (now - b).abs() <= self.set.judge.rest * w);
+        }
+        rests
+    }
+
+    /// Least and most memory of the LC services; None where sizes are not known.
+    fn bounds(&self) -> Option<(f64, f64)> {
+        let most = self.capacity? * (1.0 - self.set.least.be_memory);
+        let compressed: f64 =
+            self.groups.lc.iter().map(|id| Some(self.sizes.footprint.get(id)? / self.sizes.ratio.get(id)?)).sum::<Option<f64>>()?;
+        Some(((compressed * self.set.least.compressed).min(most), most))
+    }
+
+    /// M of the first state: the jobs' footprint fits (R2), and all of the LC services' compressed (R1).
+    fn first_memory(&self) -> Option<f64> {
+        let (least, most) = self.bounds()?;
+        Some((self.capacity? - self.sizes.sum(&self.groups.be)?).clamp(least, most))
+    }
+
+    /// Limits of every service and job where the LC services have `memory`: by footprint within each group.
+    fn limits(&self, memory: Option<f64>) -> Limits {
+        let (Some(capacity), Some(m)) = (self.capacity, memory) else {
+            return self.groups.lc.iter().chain(&self.groups.be).map(|id| (id.clone(), (Limit::None, Limit::None))).collect();
+        };
+        let mut all = Limits::new();
+        let lc = self.sizes.of(&self.groups.lc);
+        for ((id, share), w) in self.groups.lc.iter().zip(shares(&lc)).zip(lc) {
+            let own = m * share;
+            let gamma = self.sizes.ratio.get(id).copied().unwrap_or(self.set.ratio.start);
+            all.insert(id.clone(), (limit(own), pool(largest_pool(w, own, gamma))));
+        }
+        for (id, share) in self.groups.be.iter().zip(shares(&self.sizes.of(&self.groups.be))) {
+            // The jobs' pages go to the device: the pool's gain is the LC services' (docs/cosmos.md, point 8).
+            all.insert(id.clone(), (limit((capacity - m) * share), pool(0.0)));
+        }
+        all
+    }
+
+    fn state(&self, cores: u32, memory: Option<f64>, first: bool) -> State {
+        State { cores, memory, first, limits: self.limits(memory) }
+    }
+
+    /// Everything that a search has found is forgotten; the LC services have all cores but the least.
+    fn reset(&mut self, now_ms: u64) {
+        (self.phase, self.sub) = (Phase::Exploration, Sub::Memory);
+        (self.best, self.rose, self.explored, self.load, self.told) = (None, false, 0, None, false);
+        // Sizes that are known need not be measured again: the search of memory begins at once.
+        let memory = self.first_memory();
+        let next = self.state(self.most_cores(), memory, memory.is_some());
+        self.enter(next, now_ms);
+    }
+
+    /// From here on `next` is wanted.
+    fn enter(&mut self, next: State, now_ms: u64) {
+        let moves = next.limits != self.current.limits;
+        self.at_rest = !moves || next.memory.is_none();
+        self.current = next;
+        self.since_ms = now_ms;
+        self.anew = 0;
+        self.read = 0;
+        self.judged = Gathered::default();
+        self.streaks = Streaks::default();
+    }
+
+    fn settled(&self, now_ms: u64) -> bool {
+        let in_force_ms = now_ms - self.since_ms;
+        in_force_ms > self.set.judge.settle_ms && (self.at_rest || in_force_ms >= self.set.judge.most_wait_ms)
+    }
+
+    /// Limits in force that sizes of now no longer bear out; None: they do.
+    fn stale(&self, now_ms: u64) -> Option<State> {
+        if self.anew >= self.set.judge.anew || now_ms - self.since_ms < self.set.judge.settle_ms {
+            return None;
+        }
+        let now = if self.current.first { self.first_memory()? } else { self.current.memory? };
+        let next = State { cores: self.current.cores, memory: Some(now), first: self.current.first, limits: self.limits(Some(now)) };
+        let bytes = |l: Limit| l.bytes().unwrap_or(0) as f64;
+        let off = |id: &ServiceId| {
+            let w = self.sizes.footprint.get(id).copied().unwrap_or(f64::INFINITY);
+            let (is, was) = (next.limits.get(id)?, self.current.limits.get(id)?);
+            Some((bytes(is.0) - bytes(was.0)).abs().max((bytes(is.1) - bytes(was.1)).abs()) > self.set.judge.same * w)
+        };
+        let any = next.limits.keys().any(|id| off(id).unwrap_or(true));
+        any.then_some(next)
+    }
+
+    /// A period has passed.
+    fn look(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        self.measure(seen);
+        let rests = self.rest(seen);
+        self.at_rest |= rests && now_ms - self.since_ms >= self.set.step.period_ms;
+        let period = std::mem::take(&mut self.period);
+        let length_s = (now_ms - std::mem::replace(&mut self.period_ms, now_ms)) as f64 / 1000.0;
+        let Some(qos) = period.qos(seen) else {
+            // Of unknown latency nothing follows.
+            return;
+        };
+        if self.readapts(&period, qos, length_s) {
+            let why = match self.phase {
+                Phase::Exploration => "the load has changed: the search begins anew",
+                Phase::Idle => "the kept state no longer fits: the search begins anew",
+            };
+            self.reset(now_ms);
+            self.act(seen, ActionKind::Grow, why, HoldsIf::Qos { at_least: 1.0 }, "all variables are reset (Algorithm 1)", plan);
+            return;
+        }
+        if self.phase == Phase::Idle {
+            return;
+        }
+        if self.sub == Sub::Memory && self.current.memory.is_none() && self.first_memory().is_some() {
+            // The initial state is for measuring sizes alone.
+            self.explored += 1;
+            let next = self.state(self.current.cores, self.first_memory(), true);
+            self.enter(next, now_ms);
+            let bound = "the jobs' footprint fits (R2), and all of the LC services' pages do, compressed (R1)";
+            self.act(seen, ActionKind::Shrink, "sizes are known: memory is divided", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
+            return;
+        }
+        if let Some(next) = self.stale(now_ms) {
+            // Pool and limits were computed by sizes that have turned out otherwise: the state is not judged by them.
+            let anew = self.anew + 1;
+            self.enter(next, now_ms);
+            self.anew = anew;
+            let why = "footprint or ratio turned out otherwise: limits are computed anew";
+            self.act(seen, ActionKind::Grow, why, HoldsIf::P99Falls, "limits follow what is measured", plan);
+            return;
+        }
+        if !self.settled(now_ms) {
+            return;
+        }
+        self.read += 1;
+        if self.read < self.set.judge.readings {
+            return;
+        }
+        let met = self.judged.qos(seen).map(|q| q >= 1.0 / (1.0 - self.margin));
+        if let Some(met) = met {
+            self.judge(now_ms, met, seen, plan);
+        }
+    }
+
+    /// Whether what the search rests on has changed.
+    fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> bool {
+        let Readapt { load, footprint, ratio, periods, misses } = self.set.readapt;
+        let settled = self.since_ms + self.set.judge.settle_ms < self.period_ms;
+        // While the target is missed, what is served is not what is asked for.
+        if qos >= 1.0 && settled {
+            let (now, noise) = (period.requests() / length_s, LOAD_SIGMAS * period.requests().sqrt() / length_s);
+            let was = *self.load.get_or_insert(now);
+            let changed = (now - was).abs() > load * was + noise;
+            self.streaks.load = if changed { self.streaks.load + 1 } else { 0 };
+        }
+        if self.phase == Phase::Exploration {
+            if self.streaks.load >= periods {
+                self.margin = self.set.judge.margin;
+            }
+            return self.streaks.load >= periods;
+        }
+        let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
+            now.iter().any(|(id, now)| was.get(id).is_some_and(|was| (now - was).abs() > share * was))
+        };
+        let sizes = off(&self.sizes.footprint, &self.kept.footprint, footprint) || off(&self.sizes.ratio, &self.kept.ratio, ratio);
+        self.streaks.sizes = if sizes { self.streaks.sizes + 1 } else { 0 };
+        // A kept state is not blamed for what moves into it.
+        let missed = qos < 1.0 && self.settled(self.period_ms);
+        self.streaks.misses = if missed { self.streaks.misses + 1 } else { 0 };
+        let (changed, missed) = (self.streaks.load >= periods || self.streaks.sizes >= periods, self.streaks.misses >= misses);
+        if changed {
+            self.margin = self.set.judge.margin;
+        } else if missed && self.best.is_some() {
+            self.margin = (self.margin + self.set.judge.margin_step).min(self.set.judge.margin_most);
+        } else if missed {
+            // No state meets the target: another search would find the same.
+            self.streaks.misses = 0;
+            return false;
+        }
+        changed || missed
+    }
+
+    /// Lines 6 to 8 of Algorithm 1 for the current state.
+    fn judge(&mut self, now_ms: u64, met: bool, seen: &Observation, plan: &mut Plan) {
+        let throughput = self.judged.throughput();
+        self.explored += 1;
+        let most = self.best.as_ref().map_or(0.0, |b| b.1);
+        self.rose = met && throughput > most * (1.0 + self.set.judge.gain);
+        if self.rose || met && self.best.is_none() {
+            self.best = Some((self.current.clone(), throughput));
+        }
+        match self.next(met) {
+            Ok((sub, next)) => {
+                let fewer = next.cores < self.current.cores;
+                self.sub = sub;
+                self.enter(next, now_ms);
+                if fewer {
+                    let why = "the target is met: a core goes to the BE jobs";
+                    self.act(seen, ActionKind::Shrink, why, HoldsIf::Qos { at_least: 1.0 }, "one step of cores a state", plan);
+                } else {
+                    let why = "more of the memory is resident, less is compressed";
+                    self.act(seen, ActionKind::Grow, why, HoldsIf::P99Falls, "one step of memory a state", plan);
+                }
+            }
+            Err(why) => self.keep(now_ms, why, seen, plan),
+        }
+    }
+
+    /// Algorithm 2: the next state, or why there is none.
+    fn next(&self, met: bool) -> Result<(Sub, State), &'static str> {
+        let State { cores, memory, .. } = self.current;
+        let more = || {
+            let (m, w, (_, most)) = (memory?, self.sizes.sum(&self.groups.lc)?, self.bounds()?);
+            (m < most).then(|| self.state(cores, Some((m + self.set.step.memory * w).min(most)), false))
+        };
+        let fewer = || {
+            (cores > self.groups.least_lc()).then(|| State {
+                cores: cores.saturating_sub(self.set.step.cores).max(self.groups.least_lc()),
+                first: false,
+                ..self.current.clone()
+            })
+        };
+        match (self.sub, met) {
+            (Sub::Memory, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
+            (Sub::Cores, true) if self.rose => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
+            (Sub::Cores, true) => Err("throughput of the BE jobs rises no more"),
+            (sub, false) => more().map(|s| (sub, s)).ok_or("no memory is left to give"),
+        }
+    }
+
+    /// Keep the best state, or where none met the target the one with most of everything.
+    fn keep(&mut self, now_ms: u64, why: &'static str, seen: &Observation, plan: &mut Plan) {
+        self.phase = Phase::Idle;
+        self.kept = self.sizes.clone();
+        let before = self.current.cores;
+        let kept = match &self.best {
+            Some((best, _)) => best.clone(),
+            None => State { cores: self.most_cores(), ..self.current.clone() },
+        };
+        let kind = if kept.cores < before { ActionKind::Shrink } else { ActionKind::Grow };
+        let changes = kept != self.current;
+        self.enter(kept, now_ms);
+        if self.best.is_none() && !self.told {
+            self.told = true;
+            let why = format!("no state of {} meets its target: {why}", self.explored);
+            plan.reports.extend(self.groups.lc.iter().map(|id| Report::Migrate { service: id.clone(), why: why.clone() }));
+        }
+        if changes {
+            self.act(seen, kind, "the best state is kept", HoldsIf::Qos { at_least: 1.0 }, why, plan);
+        }
+    }
+
+    /// An action for each service and job: what is known of sizes, what the state is, and why.
+    fn act(&self, seen: &Observation, kind: ActionKind, why: &str, holds_if: HoldsIf, bound: &'static str, plan: &mut Plan) {
+        let memory = self.current.memory.map_or("memory as the kernel divides it".into(), |m| {
+            let pools: u64 = self.groups.lc.iter().filter_map(|id| self.current.limits.get(id)?.1.bytes()).sum();
+            format!("{:.1} GB, of which {:.1} may be compressed", m / GB, pools as f64 / GB)
+        });
+        for s in &seen.services {
+            let other = match kind {
+                ActionKind::Grow => ActionKind::Shrink,
+                ActionKind::Shrink => ActionKind::Grow,
+                kind => kind,
+            };
+            // A service that is here already is not placed, it gets more.
+            let kind = if kind == ActionKind::Place && s.placed && s.is_lc() { ActionKind::Grow } else { kind };
+            let other = if other == ActionKind::Place && s.placed { ActionKind::Shrink } else { other };
+            let (kind, holds_if) = if s.is_lc() { (kind, holds_if) } else { (other, HoldsIf::NotJudged) };
+            let because = self.because(s, bound).expect(holds_if);
+            let why = format!("{why}; LC services: {} core units, {memory}", self.current.cores);
+            plan.actions.push(Action { service: s.id.clone(), kind, why, because });
+        }
+    }
+
+    fn because(&self, s: &ServiceView, bound: &'static str) -> Because {
+        let mut because = Because::seen(s);
+        let gb = |bytes: Option<f64>| bytes.map_or(f64::NAN, |b| b / GB);
+        because.say("cosmos", "w, the footprint", gb(self.sizes.footprint.get(&s.id).copied()), "GB");
+        because.say("cosmos", "gamma, the compression ratio", self.sizes.ratio.get(&s.id).copied().unwrap_or(f64::NAN), "");
+        if let Some((limit, pool)) = self.current.limits.get(&s.id) {
+            because.say("cosmos", "M, its memory", gb(limit.bytes().map(|b| b as f64)), "GB");
+            because.say("cosmos", "the pool within it (Eq. 2)", gb(pool.bytes().map(|b| b as f64)), "GB");
+        }
+        because.say("cosmos", "throughput of the BE jobs in the best state so far", self.best.as_ref().map_or(0.0, |b| b.1), "1/s");
+        because.say("cosmos", "states judged", f64::from(self.explored), "");
+        if self.capacity.is_none() {
+            because.reject("limits on memory", "the memory of this host is unknown: cores only");
+        } else if self.sizes.sum(&self.groups.lc).is_none() {
+            because.reject("limits on memory", "footprints are not measured yet");
+        }
+        because.bind(bound);
+        because
+    }
+
+    /// Services or jobs came or went.
+    fn arrive(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let here = |id: &ServiceId| seen.get(id).is_some();
+        for of in [&mut self.sizes.footprint, &mut self.sizes.ratio, &mut self.resident] {
+            of.retain(|id, _| here(id));
+        }
+        self.margin = self.set.judge.margin;
+        self.reset(now_ms);
+        let bound = "all cores but the least, and no limit until footprints are known";
+        self.act(seen, ActionKind::Place, "a new mix: the search begins", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
+    }
+
+    /// Allocations of the current state.
+    fn lay_out(&mut self, seen: &Observation, plan: &mut Plan) {
+        let owns_memory = self.capacity.is_some();
+        if !self.groups.divides() {
+            self.wanted = self.groups.everything(owns_memory);
+            if let (false, [first, ..], false) = (self.told, &self.groups.lc[..], self.groups.be.is_empty()) {
+                self.told = true;
+                let why = "two groups cannot both have the least: everything is shared".to_string();
+                plan.reports.push(Report::CannotPlace { service: first.clone(), why });
+            }
+            return;
+        }
+        match self.groups.cores(seen, self.current.cores) {
+            Ok(all) => self.wanted = all,
+            Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
+        }
+        if owns_memory {
+            for (id, change) in &mut self.wanted {
+                let (mem, zswap) = self.current.limits.get(id).copied().unwrap_or((Limit::None, Limit::None));
+                (change.mem_limit, change.zswap_max) = (Some(mem), Some(zswap));
+            }
+        }
+    }
+}
+
+impl Policy for Cosmos {
+    fn name(&self) -> &str {
+        "cosmos"
+    }
+
+    fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
+        self.pace = Pace::every(interval_ms)?;
+        Ok(())
+    }
+
+    fn owns(&self) -> &[Resource] {
+        &OWNS
+    }
+
+    fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
+        let mut plan = Plan::default();
+        let before = self.current.clone();
+        let news = self.groups.follow(seen);
+        if news {
+            self.arrive(now_ms, seen, &mut plan);
+            self.period = Gathered::default();
+            (self.period_ms, self.next_ms) = (now_ms, now_ms + self.set.step.period_ms);
+        } else if self.groups.divides() {
+            self.period.add(seen);
+            if seen.services.iter().any(|s| self.wanted.get(&s.id).is_some_and(|c| c.alters(&s.allocation))) {
+                // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
+                (self.at_rest, self.read, self.judged) = (false, 0, Gathered::default());
+            }
+            if self.settled(now_ms) {
+                self.judged.add(seen);
+            }
+            // A step later than asked for is a period longer.
+            if now_ms + self.pace.interval_ms() / 2 >= self.next_ms {
+                self.next_ms = now_ms + self.set.step.period_ms;
+                self.look(now_ms, seen, &mut plan);
+            }
+        }
+        if news || self.current != before {
+            self.lay_out(seen, &mut plan);
+        }
+        for s in &seen.services {
+            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
+                plan.changes.insert(s.id.clone(), change.clone());
+            }
+        }
+        plan
+    }
+}

@@ -1,0 +1,54 @@
+//! Every number of the policy `cosmos`: name, value, bounds, unit, meaning, source.
+//!
+//! *Footprint* is all pages of a service or job, wherever they are. *Pool* is the part of its memory that may hold compressed pages
+//! (the paper's CMS). A *core* is a core unit of the platform.
+
+use crate::settable::settings;
+
+settings! {
+    "cosmos"
+
+    /// Steps of the search.
+    step: Step {
+        period_ms: u64 = 1000, 100..=60_000, "ms", "between two looks (tau)", Cosmos;
+        cores: u32 = 1, 1..=64, "cores", "taken from the LC services at once", Cosmos;
+        memory: f64 = 0.05, 0.001..=0.5, "share", "of the LC services' footprint, given to them at once", Cosmos;
+    }
+
+    /// The compression ratio that the pool is computed with.
+    ratio: Ratio {
+        start: f64 = 1.9, 1.05..=20, "ratio", "until pages of the service have been compressed", Plant;
+        least: f64 = 1.05, 1.001..=5, "ratio", "a lower one counts as this: Eq. 2 divides by what is above 1", CosmosOpen;
+        trusted: f64 = 0.01, 0..=1, "share", "of the footprint that the pool must be before its ratio is believed", CosmosOpen;
+    }
+
+    /// How long a state is in force before it is judged, and by what.
+    judge: Judge {
+        settle_ms: u64 = 1000, 0..=60_000, "ms", "after a change nothing is read: queues and the last second's requests are of before", CosmosOpen;
+        readings: usize = 2, 1..=60, "periods", "whose requests and throughput judge a state together", CosmosOpen;
+        rest: f64 = 0.001, 0..=1, "share", "of its footprint that may move in a period once memory is at rest", CosmosOpen;
+        most_wait_ms: u64 = 60_000, 0..=3_600_000, "ms", "for memory to come to rest; then the state is judged as it is", CosmosOpen;
+        margin: f64 = 0.02, 0..=0.9, "share", "of the target that p99 must stay below it", CosmosOpen;
+        margin_step: f64 = 0.05, 0..=0.9, "share", "more of it after each state that was kept and then missed the target", CosmosOpen;
+        margin_most: f64 = 0.3, 0..=0.9, "share", "of it at most", CosmosOpen;
+        gain: f64 = 0.005, 0..=1, "share", "by which throughput must be above the best to have risen", CosmosOpen;
+        anew: u32 = 3, 0..=100, "times", "that limits of a state are computed anew at most", CosmosOpen;
+        same: f64 = 0.02, 0..=1, "share", "of the footprint by which a limit must be off before it is computed anew", CosmosOpen;
+    }
+
+    /// What is left to each side.
+    least: Least {
+        be_cores: u32 = 1, 1..=64, "cores", "of the BE jobs", CosmosOpen;
+        be_memory: f64 = 0.05, 0..=0.9, "share", "of the machine's memory, of the BE jobs", CosmosOpen;
+        compressed: f64 = 1.05, 1..=10, "ratio", "of what all pages of an LC service compress to: a lower limit kills it", CosmosOpen;
+    }
+
+    /// When a state that was kept is given up.
+    readapt: Readapt {
+        load: f64 = 0.2, 0.01..=10, "share", "change of the LC services' load", CosmosOpen;
+        footprint: f64 = 0.1, 0.01..=10, "share", "change of the footprint of either side", CosmosOpen;
+        ratio: f64 = 0.1, 0.01..=10, "share", "change of the compression ratio", CosmosOpen;
+        periods: u32 = 3, 1..=1000, "periods", "in a row that such a change must last", CosmosOpen;
+        misses: u32 = 3, 1..=1000, "periods", "in a row with a missed target", CosmosOpen;
+    }
+}

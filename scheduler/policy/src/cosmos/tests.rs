@@ -1,0 +1,369 @@
+//! One LC service and one job whose latency and throughput follow from cores and memory in closed form, so that every step can be told.
+
+use super::*;
+use crate::testing::{be, latency, lc, observation};
+use crate::{by_name, ModelSet};
+use surefoot_server::limits::check_plan;
+use surefoot_server::validate::validate;
+use surefoot_server::{FeedState, Kind, Latency, Memory, MemoryView};
+
+const G: u64 = 1 << 30;
+const TICK_MS: u64 = 100;
+
+/// The service meets its target while it has the cores, and more of them the more of it is compressed; the job's throughput is its cores, a tenth
+/// of that where its memory does not hold it.
+struct World {
+    platform: Platform,
+    seen: Observation,
+    lc_gb: f64,
+    be_gb: f64,
+    gamma: f64,
+    /// Cores that the service needs with all of it resident, and more of these for each GB that is stored.
+    needs: f64,
+    per_stored_gb: f64,
+    rps: u64,
+    /// Share of the throughput that comes and goes from tick to tick.
+    noise: f64,
+    silent: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let platform = Platform { memory: Some(Memory { capacity_bytes: 60 * G }), ..Platform::regular("t", 16, 1, 11, 2.0) };
+        let mut lc = lc("web");
+        lc.kind = Kind::Lc { qos_target_ms: 10.0 };
+        let mut seen = observation(vec![lc, be("job")]);
+        seen.services.iter_mut().for_each(|s| s.allocation = surefoot_server::Allocation::everything(&platform));
+        World { platform, seen, lc_gb: 45.0, be_gb: 24.0, gamma: 2.0, needs: 4.0, per_stored_gb: 0.0, rps: 1000, noise: 0.0, silent: false }
+    }
+
+    /// What the service has, GB: memory, pool as far as it is needed, stored.
+    fn memory(&self) -> (f64, f64, f64) {
+        let a = &self.seen.services[0].allocation;
+        let gb = |b: Option<u64>| b.map_or(f64::INFINITY, |b| b as f64 / G as f64);
+        // Without limits the kernel divides what there is by size, without a pool.
+        let m = gb(a.mem_limit_bytes).min(self.lc_gb).min(if a.mem_limit_bytes.is_none() { 39.0 } else { f64::INFINITY });
+        let pool = if a.mem_limit_bytes.is_none() { 0.0 } else { gb(a.zswap_max_bytes).min((self.lc_gb - m) / (self.gamma - 1.0)) };
+        (m, pool, self.gamma * pool)
+    }
+
+    fn tick(&mut self) {
+        self.seen.t_ms += TICK_MS;
+        let (m, pool, stored) = self.memory();
+        let be_m = self.seen.services[1].allocation.mem_limit_bytes.map_or(21.0, |b| b as f64 / G as f64).min(self.be_gb);
+        let bytes = |gb: f64| Some((gb.max(0.0) * G as f64) as u64);
+        let view = |m: f64, pool: f64, stored: f64, w: f64| MemoryView {
+            in_use_bytes: bytes(m),
+            pool_bytes: bytes(pool),
+            stored_bytes: bytes(stored),
+            swapped_bytes: bytes(w - (m - pool)),
+            ..MemoryView::default()
+        };
+        let cores = self.seen.services[0].allocation.cpus.len() as f64;
+        let shared = !self.seen.services[0].allocation.shared_cpus.is_empty();
+        let needs = self.needs + self.per_stored_gb * stored;
+        let met = cores >= needs && !shared;
+        let l = Latency { count: self.rps / 10, achieved_rps: self.rps as f64, ..latency(if met { 5.0 } else { 20.0 }) };
+        let wave = if self.seen.t_ms / 1000 % 2 == 0 { 1.0 } else { -1.0 };
+        let fits = if be_m >= self.be_gb - 0.1 { 1.0 } else { 0.1 };
+        let job = (16.0 - if shared { 8.0 } else { cores }) * fits * 1e9 * (1.0 + self.noise * wave);
+        let web = &mut self.seen.services[0];
+        web.memory = view(m, pool, stored, self.lc_gb);
+        (web.interval, web.window) = if self.silent { (None, None) } else { (Some(l), Some(Latency { count: self.rps, ..l })) };
+        web.feed = if self.silent { FeedState::Unknown { since_ms: 0, heard: true } } else { FeedState::heard(Some(&l)) };
+        let of_job = &mut self.seen.services[1];
+        of_job.memory = view(be_m, 0.0, 0.0, self.be_gb);
+        of_job.instr_per_s = Some(job);
+    }
+
+    fn apply(&mut self, plan: &Plan) {
+        let before = self.seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
+        check_plan(&self.platform, plan, &before, &plan.layout(&self.seen)).unwrap();
+        for s in &mut self.seen.services {
+            if let Some(a) = plan.wants(&s.id, &s.allocation) {
+                (s.allocation, s.placed) = (a, true);
+            }
+        }
+        validate(&self.platform, &self.seen.services.iter().map(|s| (s.id.clone(), s.allocation.clone())).collect()).unwrap();
+    }
+
+    /// States (cores, GB of memory, GB of pool) that the service went through in so many seconds, and all plans.
+    fn run(&mut self, policy: &mut dyn Policy, seconds: u64) -> (Vec<(u32, f64, f64)>, Vec<Plan>) {
+        let (mut states, mut plans) = (vec![], vec![]);
+        for _ in 0..seconds * 1000 / TICK_MS {
+            self.tick();
+            let plan = policy.step(self.seen.t_ms, &self.seen);
+            self.apply(&plan);
+            if !plan.is_empty() {
+                states.push(self.state());
+            }
+            plans.push(plan);
+        }
+        (states, plans)
+    }
+
+    fn state(&self) -> (u32, f64, f64) {
+        let a = &self.seen.services[0].allocation;
+        let gb = |b: Option<u64>| b.map_or(f64::INFINITY, |b| (b as f64 / G as f64 * 10.0).round() / 10.0);
+        (a.cpus.len(), gb(a.mem_limit_bytes), gb(a.zswap_max_bytes))
+    }
+
+    fn cosmos(&self) -> Cosmos {
+        Cosmos::new(&self.platform, Settings::default())
+    }
+}
+
+fn is(state: (u32, f64, f64), cores: u32, m: f64, pool: f64) {
+    let near = |a: f64, b: f64| a == b || (a - b).abs() < 0.15;
+    assert!(state.0 == cores && near(state.1, m) && near(state.2, pool), "{state:?}, not {cores} {m} {pool}");
+}
+
+/// Eq. 2: 45 GB under 36 with 2 to 1 are 27 resident and 9 of pool for 18; all resident needs none; all compressed is all pool.
+#[test]
+fn the_pool_covers_the_rest() {
+    assert_eq!(largest_pool(45.0, 36.0, 2.0), 9.0);
+    assert_eq!((largest_pool(45.0, 50.0, 2.0), largest_pool(45.0, 10.0, 2.0)), (0.0, 10.0));
+    let pool = largest_pool(51.1, 30.6, 1.9);
+    assert!((30.6 - pool + 1.9 * pool - 51.1).abs() < 1e-9);
+}
+
+/// Points 1, 2 and 3: all cores but the least and no limits until footprints are known (of the first period), then what the job's leaves, with the
+/// default ratio until one is measured, and the measured one from there on.
+#[test]
+fn the_search_begins_with_what_the_job_leaves() {
+    let mut w = World::new();
+    let (states, _) = w.run(&mut w.cosmos(), 4);
+    is(states[0], 15, f64::INFINITY, f64::INFINITY);
+    // 60 - 24; (45 - 36) / 0.9 and then / 1.
+    is(states[1], 15, 36.0, 10.0);
+    is(states[2], 15, 36.0, 9.0);
+    let be = &w.seen.services[1].allocation;
+    // Point 8: the job's pages are not compressed. Point 13: limits add up to the machine's memory.
+    assert_eq!((be.mem_limit_bytes, be.zswap_max_bytes), (Some(24 * G), Some(0)));
+}
+
+/// R1 before R2: where both cannot hold, all of the service's memory is pool, and a little more than what its pages compress to.
+#[test]
+fn everything_is_pool_where_both_do_not_fit() {
+    let mut w = World::new();
+    w.be_gb = 45.0;
+    w.run(&mut w.cosmos(), 5);
+    // 45 / 2 = 22.5 and 5 %; 60 - 45 would be 15.
+    is(w.state(), 15, 23.6, 21.4);
+}
+
+/// Cores go to the job one by one while the target is met and throughput rises; the miss gives memory, which takes it from the job; the best state
+/// is kept, and nothing moves for ten minutes.
+#[test]
+fn cores_are_given_until_it_hurts_and_the_best_is_kept() {
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    let (states, _) = w.run(&mut policy, 180);
+    let cores: Vec<u32> = states.iter().map(|s| s.0).collect();
+    assert!(cores.windows(2).all(|c| c[0] - c[1].min(c[0]) <= 1), "{cores:?}");
+    assert!(states.iter().any(|s| s.0 == 3) && states.iter().any(|s| s.1 > 38.0), "{states:?}");
+    is(w.state(), 4, 36.0, 9.0);
+    let (_, plans) = w.run(&mut policy, 600);
+    assert!(plans.iter().all(|p| p.is_empty() && p.actions.is_empty()));
+}
+
+/// More resident memory makes fewer cores do: with 0.8 cores for each stored GB no cores are enough at 36 GB, 14.8 are at 38.25. From there on each core that
+/// was one too many is made up for by memory, and the job, which has lost its own already, gains every one.
+#[test]
+fn memory_grows_where_compression_costs_cores() {
+    let mut w = World::new();
+    w.per_stored_gb = 0.8;
+    // 18 stored GB need 18.4 cores.
+    let (states, _) = w.run(&mut w.cosmos(), 240);
+    let at = |cores: u32, gb: f64| states.iter().any(|s| s.0 == cores && (s.1 - gb).abs() < 0.15);
+    assert!(at(15, 38.2) && at(14, 38.2) && at(14, 40.5) && !at(13, 38.2), "{states:?}");
+    is(w.state(), 4, 45.0, 0.0);
+}
+
+/// Point 4: a load that changes by more than a fifth for three periods begins the search anew, one of a tenth does not, nor a shorter one; the service has
+/// all cores meanwhile, and its memory is not measured anew.
+#[test]
+fn a_change_of_load_begins_the_search_anew() {
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 180);
+    w.rps = 1100;
+    assert!(w.run(&mut policy, 30).0.is_empty());
+    w.rps = 2000;
+    assert!(w.run(&mut policy, 2).0.is_empty());
+    w.rps = 1000;
+    assert!(w.run(&mut policy, 30).0.is_empty());
+    (w.rps, w.needs) = (2000, 8.0);
+    let (states, _) = w.run(&mut policy, 180);
+    is(states[0], 15, 36.0, 9.0);
+    is(w.state(), 8, 36.0, 9.0);
+}
+
+/// Points 4 and 5: a kept state that misses its target for three periods is given up, and the next is kept with more margin; a single bad period is not.
+#[test]
+fn a_kept_state_that_misses_is_given_up() {
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 180);
+    w.needs = 6.0;
+    assert!(w.run(&mut policy, 1).0.is_empty());
+    w.needs = 4.0;
+    assert!(w.run(&mut policy, 10).0.is_empty());
+    assert_eq!(policy.margin, Settings::default().judge.margin);
+    w.needs = 6.0;
+    w.run(&mut policy, 180);
+    is(w.state(), 6, 36.0, 9.0);
+    assert!((policy.margin - 0.07).abs() < 1e-9);
+}
+
+/// Point 4: a footprint that grows by a fifth moves memory; one of 5 % moves nothing.
+#[test]
+fn a_change_of_footprint_begins_the_search_anew() {
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 180);
+    w.be_gb = 25.0;
+    assert!(w.run(&mut policy, 30).0.is_empty());
+    w.be_gb = 29.0;
+    w.run(&mut policy, 180);
+    is(w.state(), 4, 31.0, 14.0);
+}
+
+/// Point 5: throughput that comes and goes by less than a core's worth misleads the search into no other state.
+#[test]
+fn noise_of_throughput_is_averaged() {
+    let mut w = World::new();
+    w.noise = 0.03;
+    w.run(&mut w.cosmos(), 240);
+    is(w.state(), 4, 36.0, 9.0);
+}
+
+/// Point 6: what is read in the first second after a change judges nothing, and memory on its way is waited for, but not for ever.
+#[test]
+fn a_state_is_judged_when_it_is_there() {
+    let w = World::new();
+    let mut policy = w.cosmos();
+    policy.groups.follow(&w.seen);
+    policy.reset(0);
+    assert!(!policy.settled(1000) && policy.settled(1001));
+    let moved = State { cores: 15, memory: Some(1.0), first: false, limits: policy.limits(Some(1.0)) };
+    policy.enter(moved, 2000);
+    assert!(!policy.settled(30_000) && policy.settled(62_000));
+    policy.at_rest = true;
+    assert!(policy.settled(3001));
+}
+
+/// Point 7: where no state meets the target, memory grows as far as the job's least, the service keeps all that it can have, and this is reported once.
+#[test]
+fn a_service_that_cannot_be_held_is_to_migrate() {
+    let mut w = World::new();
+    w.needs = 17.0;
+    let (_, plans) = w.run(&mut w.cosmos(), 400);
+    let told = plans.iter().flat_map(|p| &p.reports).filter(|r| matches!(r, Report::Migrate { .. })).count();
+    assert_eq!(told, 1);
+    // 95 % of 60 GB: all of it is resident.
+    is(w.state(), 15, 57.0, 0.0);
+}
+
+/// A service of unknown latency keeps what it has.
+#[test]
+fn the_silent_lose_nothing() {
+    let mut w = World::new();
+    let mut policy = by_name("cosmos", &w.platform, ModelSet::default(), 1).unwrap();
+    w.run(policy.as_mut(), 10);
+    let before = w.state();
+    w.silent = true;
+    assert!(w.run(policy.as_mut(), 60).0.is_empty());
+    assert_eq!(w.state(), before);
+    w.silent = false;
+    w.run(policy.as_mut(), 180);
+    is(w.state(), 4, 36.0, 9.0);
+}
+
+/// Point 10: several services are one group on the same cores, and share its memory by footprint; so do jobs.
+#[test]
+fn several_services_are_one_group() {
+    let w = World::new();
+    let mut policy = w.cosmos();
+    let seen = observation(vec![lc("a"), lc("b"), be("x"), be("y")]);
+    policy.groups.follow(&seen);
+    for (id, gb) in [("a", 30.0), ("b", 15.0), ("x", 8.0), ("y", 16.0)] {
+        policy.sizes.footprint.insert(id.into(), gb * GB);
+        policy.sizes.ratio.insert(id.into(), 2.0);
+    }
+    let limits = policy.limits(policy.first_memory());
+    let gb = |id: &str| (limits[id].0.bytes().unwrap() as f64 / GB, limits[id].1.bytes().unwrap() as f64 / GB);
+    // 36 of 60 GB, two to one, and 24 GB, one to two.
+    assert_eq!((gb("a"), gb("b"), gb("x"), gb("y")), ((24.0, 6.0), (12.0, 3.0), (8.0, 0.0), (16.0, 0.0)));
+    policy.reset(0);
+    let cores = policy.groups.cores(&seen, policy.current.cores).unwrap();
+    assert_eq!((cores["a"].cpu.as_ref(), cores["a"].cpu.as_ref().unwrap().cpus.len()), (cores["b"].cpu.as_ref(), 15));
+}
+
+/// A host whose memory is unknown has its cores divided, and no limit is named.
+#[test]
+fn without_memory_cores_are_divided() {
+    let mut w = World::new();
+    w.platform.memory = None;
+    let (_, plans) = w.run(&mut w.cosmos(), 180);
+    assert!(plans.iter().flat_map(|p| p.changes.values()).all(|c| c.mem_limit.is_none() && c.zswap_max.is_none()));
+    assert_eq!(w.state().0, 4);
+}
+
+/// Every step says w, gamma, M and the pool, and what it is expected to do.
+#[test]
+fn steps_say_what_they_rest_on() {
+    let mut w = World::new();
+    let (_, plans) = w.run(&mut w.cosmos(), 60);
+    let steps: Vec<&Action> = plans.iter().skip(20).flat_map(|p| &p.actions).filter(|a| a.service == "web").collect();
+    assert!(steps.len() > 5);
+    for a in steps {
+        let said = |what: &str| a.because.said.iter().find(|s| s.what.contains(what)).map(|s| s.value);
+        assert_eq!((said("w, "), said("gamma")), (Some(45.0), Some(2.0)), "{a:?}");
+        assert!(said("M, ").is_some() && said("pool").is_some() && a.because.expected.holds_if != HoldsIf::NotJudged, "{a:?}");
+    }
+}
+
+/// CA: cores follow slack both ways, and memory is not named.
+#[test]
+fn ca_divides_cores() {
+    let mut w = World::new();
+    let mut policy = slack::Slack::cores(&w.platform);
+    assert_eq!(policy.owns(), [Resource::Cpu]);
+    let (_, plans) = w.run(&mut policy, 60);
+    assert!(plans.iter().flat_map(|p| p.changes.values()).all(|c| c.mem_limit.is_none() && c.zswap_max.is_none()));
+    assert_eq!(w.state().0, 4);
+    w.needs = 9.0;
+    w.run(&mut policy, 60);
+    assert_eq!(w.state().0, 9);
+}
+
+/// CMA: memory follows slack, too, without a pool, and what hurt to give is taken back.
+#[test]
+fn cma_divides_cores_and_memory() {
+    let mut w = World::new();
+    let mut policy = slack::Slack::cores_and_memory(&w.platform);
+    let (states, _) = w.run(&mut policy, 120);
+    is(states[0], 8, 30.0, 0.0);
+    assert!(states.iter().all(|s| s.2 == 0.0));
+    // This service bears any memory: cores and memory go down in turn.
+    let (cores, gb, _) = w.state();
+    assert!(cores == 4 && gb < 10.0, "{cores} {gb}");
+    // A service that needs more of both gets both.
+    w.needs = 30.0;
+    w.run(&mut policy, 120);
+    let (cores, gb, _) = w.state();
+    assert!(cores == 15 && gb >= 45.0, "{cores} {gb}");
+    let be = &w.seen.services[1].allocation;
+    assert!(be.mem_limit_bytes.unwrap() as f64 >= 0.05 * 60.0 * GB && be.zswap_max_bytes == Some(0));
+}
+
+/// LD is `unmanaged`: it says nothing of memory, so the kernel divides it.
+#[test]
+fn ld_leaves_memory_to_the_kernel() {
+    let mut w = World::new();
+    let mut policy = by_name("unmanaged", &w.platform, ModelSet::default(), 1).unwrap();
+    let (_, plans) = w.run(policy.as_mut(), 10);
+    assert!(plans.iter().flat_map(|p| p.changes.values()).all(|c| c.mem_limit.is_none() && c.zswap_max.is_none()));
+    is(w.state(), 16, f64::INFINITY, f64::INFINITY);
+}
