@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +41,20 @@ def test_committed_sets_are_what_the_generator_draws(of: Set) -> None:
         assert (len(workload.lc), len(workload.be)) == (of.recipe.lc, of.recipe.be)
     texts = {f.read_text("utf-8").split("\n", 1)[1] for f in files}
     assert len(texts) == of.count
+
+
+def test_the_cosmos_set_is_what_its_script_writes(tmp_path: Path) -> None:
+    """Ten mixes at three loads and three over-commitments of memory, byte for byte; they exceed 60 GB as the paper's do."""
+    script = repo_root() / "scripts" / "workloads" / "cosmos_e2.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
+    made = {f.name: f.read_text("utf-8") for f in tmp_path.iterdir()}
+    assert len(made) == 90
+    assert made == {f.name: f.read_text("utf-8") for f in (SETS / "cosmos-e2").iterdir()}
+    for name, text in made.items():
+        workload = tomllib.loads(text)
+        ratio = (workload["lc"][0]["ws_gb"] + workload["be"][0]["ws_gb"]) / 60
+        wanted = {"low": 1.075, "medium": 1.15, "high": 1.3}[name.removesuffix(".toml").rsplit("-", 1)[1]]
+        assert ratio == pytest.approx(wanted, abs=0.012), name
 
 
 def test_every_committed_workload_names_what_exists() -> None:
