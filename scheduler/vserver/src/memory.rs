@@ -42,8 +42,8 @@ pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_m
             let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, swapped_mb, ..rates(p, t, r, m) };
             MemoryUse { in_use_mb: (resident_gb + pool_gb) * 1024.0, paged: Some(paged) }
         }
-        // Nothing that is touched is taken.
-        Some(_) => MemoryUse { in_use_mb, paged: Some(Paged::default()) },
+        // Nothing that is touched is taken. It is the same set as under a lower limit, whatever the profile's resident size is.
+        Some(m) => MemoryUse { in_use_mb: m.ws_gb * 1024.0, paged: Some(Paged::default()) },
         None => MemoryUse { in_use_mb, paged: (in_use_mb >= footprint_mb).then(Paged::default) },
     }
 }
@@ -84,6 +84,22 @@ mod tests {
 
     fn paging() -> Paging {
         Paging { ws_gb: 24.0, page_skew: 0.5, pages: 0.25, compress_ratio: 2.0, lru_error: 1.0 }
+    }
+
+    /// A job that has room holds what it touches, of whatever its profile says that is resident; under a lower limit the rest is swapped out.
+    #[test]
+    fn a_set_is_the_same_with_and_without_a_limit() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+        let all = crate::profile::Profiles::load(&[folder]).unwrap();
+        let (p, job) = (all.platform("cosmos-server").unwrap(), all.service("canneal").unwrap());
+        let free = Tenant::new(job.clone(), 0.0, 16, surefoot_server::CpuSet::range(0, 16), 1);
+        let of = |t: &Tenant| memory_use(&p, t, &Speed::default(), 900.0);
+        let ws_mb = job.paging.as_ref().unwrap().ws_gb * 1024.0;
+        assert_eq!((of(&free).in_use_mb, of(&free).paged), (ws_mb, Some(Paged::default())));
+        let limited = Tenant { mem_gb: Some(20.0), cms_gb: 2.0, ..free };
+        let (m, paged) = (of(&limited).in_use_mb, of(&limited).paged.unwrap());
+        assert_eq!(m, 20.0 * 1024.0);
+        assert!((m - paged.pool_mb + paged.swapped_mb - ws_mb).abs() < 1e-6, "{paged:?}");
     }
 
     /// Under 16 GB: 4 GB of pool stand for 8, and 12 stay; of a pool of 12, 10 hold the other 20 of 24; without a pool all is resident.

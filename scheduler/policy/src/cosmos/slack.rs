@@ -7,8 +7,10 @@
 //! * slack above 20 %: they give one, on trial. If slack then falls below 5 % they get it back, and that resource is left in peace for 30 s;
 //!   twice as long each time that this happens again (ours: PARTIES would try for ever).
 //!
-//! Both begin with equal halves. A step is a core, or 5 % of the LC services' footprint as under `cosmos`. Under `cosmos-cma` there is no pool:
-//! PARTIES knows none, so what a limit takes goes to the swap device. `cosmos-ca` says nothing of memory: the kernel divides it.
+//! Both begin with equal halves of the cores. A step is a core, or 5 % of the LC services' footprint as under `cosmos`. Under `cosmos-cma` there is no
+//! pool: PARTIES knows none, so what a limit takes goes to the swap device. From there a service that answers a thousand requests a second takes an
+//! hour to fetch gigabytes. So the LC services begin with as much as their footprint, and what they give is counted from what they use.
+//! `cosmos-ca` says nothing of memory: the kernel divides it.
 
 use super::groups::{limit, pool, shares, Gathered, Groups};
 use crate::pace::Pace;
@@ -96,7 +98,7 @@ impl Slack {
     fn begin(&mut self) {
         let (least, most) = (self.groups.least_lc(), self.groups.most_lc(1));
         self.cores = (self.groups.platform.core_units() / 2).min(most).max(least);
-        self.memory = self.capacity.map(|c| 0.5 * c);
+        self.memory = None;
         (self.turn, self.raised_at, self.trial, self.peace, self.told) = (Turn::Cores, None, None, [(0, 0); 2], false);
     }
 
@@ -112,9 +114,13 @@ impl Slack {
             }
             Turn::Memory => {
                 let footprint: Option<u64> = seen.lc().map(|s| s.memory.footprint_bytes()).sum();
-                let (Some(w), Some(m), Some(capacity)) = (footprint, self.memory, self.capacity) else { return false };
+                let in_use: Option<u64> = seen.lc().map(|s| s.memory.in_use_bytes).sum();
+                let (Some(w), Some(in_use), Some(m), Some(capacity)) = (footprint, in_use, self.memory, self.capacity) else {
+                    return false;
+                };
                 let step = MEMORY_STEP * w as f64;
-                let to = (if up { m + step } else { m - step }).clamp(LEAST_MEMORY * capacity, (1.0 - LEAST_MEMORY) * capacity);
+                let to = if up { m + step } else { m.min(in_use as f64) - step };
+                let to = to.clamp(LEAST_MEMORY * capacity, (1.0 - LEAST_MEMORY) * capacity);
                 // Beyond its footprint memory is of no use to a service.
                 let may = to != m && (!up || m < w as f64);
                 self.memory = if may { Some(to) } else { self.memory };
@@ -130,7 +136,18 @@ impl Slack {
         }
     }
 
+    /// All of the LC services' pages, as far as they fit; None while these are not known, or nothing can be limited.
+    fn first_memory(&self, seen: &Observation) -> Option<f64> {
+        let footprint: u64 = seen.lc().map(|s| s.memory.footprint_bytes()).sum::<Option<u64>>()?;
+        self.capacity.map(|c| (footprint as f64).min((1.0 - LEAST_MEMORY) * c))
+    }
+
     fn look(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        if let (None, Some(first)) = (self.memory, self.first_memory(seen)) {
+            self.memory = Some(first);
+            self.act(seen, ActionKind::Grow, f64::NAN, "footprints are known: the LC services' fits", plan);
+            return;
+        }
         let Some(qos) = std::mem::take(&mut self.gathered).qos(seen) else { return };
         let slack = 1.0 - 1.0 / qos;
         if let Some((turn, cores, memory)) = self.trial.take().filter(|_| slack < UPSIZE_SLACK) {
@@ -181,6 +198,7 @@ impl Slack {
             let holds_if = if kind == ActionKind::Shrink { HoldsIf::Qos { at_least: 1.0 } } else { HoldsIf::P99Falls };
             let mut because = Because::seen(s).expect(holds_if);
             because.say("slack", "1 - p99 / target, the least of all LC services", slack, "");
+            because.say("slack", "core units of the LC services", f64::from(self.cores), "");
             because.bind("one step of one resource a period");
             let memory = self.memory.map_or(String::new(), |m| format!(", {:.1} GB", m / (1u64 << 30) as f64));
             let why = format!("{why}; LC services: {} core units{memory}", self.cores);
@@ -234,9 +252,9 @@ impl Policy for Slack {
             self.next_ms = now_ms + PERIOD_MS;
             for s in &seen.services {
                 let mut because = Because::seen(s).expect(if s.is_lc() { HoldsIf::Qos { at_least: 1.0 } } else { HoldsIf::NotJudged });
-                because.say("equal halves", "core units of the LC services", f64::from(self.cores), "");
+                because.say("equal halves of the cores", "core units of the LC services", f64::from(self.cores), "");
                 because.bind("LC services and BE jobs are two holders");
-                let why = "a new mix begins with equal halves".into();
+                let why = "a new mix begins with equal halves of the cores".into();
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Place, why, because });
             }
         } else if self.groups.divides() {

@@ -148,14 +148,24 @@ fn mean(of: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// One row a policy, over the workloads whose names have `part`.
-fn table(title: &str, part: &str, results: &BTreeMap<(String, String), Vec<Outcome>>, best: &BTreeMap<String, (State, f64, usize)>, policies: &[String]) {
+fn table(
+    title: &str,
+    part: &str,
+    results: &BTreeMap<(String, String), Vec<Outcome>>,
+    best: &BTreeMap<String, (State, f64, usize)>,
+    policies: &[String],
+) {
     let names: Vec<&String> = best.keys().filter(|n| n.contains(part)).collect();
     println!("\n{title}: {} workloads", names.len());
     println!("| policy | QoS met in every seed | runs that met it | EMU, closed loop | EMU, steady | of exhaustive | states | steps in the last 2 min | violation a run |");
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     let exhaustive: Vec<f64> = names.iter().map(|n| best[*n].1).collect();
     let states = mean(names.iter().map(|n| best[*n].2 as f64));
-    println!("| exhaustive | {} | | | {:.3} | 100 % | {states:.0} | | |", exhaustive.iter().filter(|e| **e > 0.0).count(), mean(exhaustive.iter().copied()));
+    println!(
+        "| exhaustive | {} | | | {:.3} | 100 % | {states:.0} | | |",
+        exhaustive.iter().filter(|e| **e > 0.0).count(),
+        mean(exhaustive.iter().copied())
+    );
     for policy in policies {
         let of = |n: &String| &results[&(n.clone(), policy.clone())];
         let all: Vec<&Outcome> = names.iter().flat_map(|n| of(n)).collect();
@@ -207,7 +217,13 @@ fn main() -> Result<()> {
             let (o, met) = (&runs[0], runs.iter().filter(|o| o.met).count());
             let steady = o.steady_emu.map_or("-".into(), |e| format!("{e:.3}"));
             let emu = mean(runs.iter().map(|o| o.emu));
-            line += &format!(" {policy}: {emu:.3} / {steady} ({}, {:.1}, {:.1}) {met}/{};", o.last.cores, o.last.memory_gb, o.last.pool_gb, runs.len());
+            line += &format!(
+                " {policy}: {emu:.3} / {steady} ({}, {:.1}, {:.1}) {met}/{};",
+                o.last.cores,
+                o.last.memory_gb,
+                o.last.pool_gb,
+                runs.len()
+            );
             results.insert((name.clone(), policy), runs);
         }
         println!("{line} |");
