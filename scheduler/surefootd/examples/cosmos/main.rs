@@ -89,7 +89,7 @@ fn one(at: &VirtualTarget, w: &Workload, judge: &mut Judge, policy: &str, seed: 
     }
     let n = ticks.len().max(1) as f64;
     let met = ticks.values().filter(|t| t.0).count() as f64 > 0.5 * n;
-    let emu = ticks.values().filter(|t| t.0).map(|t| t.1).sum::<f64>() / n;
+    let emu = ticks.values().map(|t| if t.0 { t.1 } else { 0.0 }).sum::<f64>() / n;
     let held = |is_lc: bool| moments.iter().rev().find(|m| m.is_lc == is_lc).map(|m| m.held);
     let gb = |bytes: Option<f64>| bytes.map(|b| b / f64::from(1u32 << 30));
     let (lc, be) = (held(true).unwrap_or_default(), held(false).unwrap_or_default());
@@ -172,7 +172,7 @@ fn table(
         let met = names.iter().filter(|n| of(n).iter().all(|o| o.met)).count();
         let steady: Vec<f64> = all.iter().filter_map(|o| o.steady_emu).collect();
         let ratios: Vec<f64> = names.iter().flat_map(|n| of(n).iter().filter_map(|o| Some(o.steady_emu? / best[*n].1))).collect();
-        let said = |x: f64| if steady.is_empty() { String::new() } else { format!("{x:.3}") };
+        let said = |x: f64| if steady.is_empty() { "-".into() } else { format!("{x:.3}") };
         println!(
             "| {policy} | {met} | {} of {} | {:.3} | {} | {} ({} geometric) | {:.1} | {:.1} | {:.1} s |",
             all.iter().filter(|o| o.met).count(),
