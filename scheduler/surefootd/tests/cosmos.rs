@@ -53,7 +53,7 @@ fn run(mix: &str, policy: &str, seconds: u64) -> Ended {
 #[test]
 fn memory_that_is_divided_meets_the_target() {
     let of: BTreeMap<&str, Ended> =
-        ["unmanaged", "cosmos-cma", "cosmos"].map(|policy| (policy, run("mix-05-medium-medium", policy, 300))).into();
+        ["unmanaged", "cosmos-cma", "cosmos"].map(|policy| (policy, run("mix-05-medium-medium", policy, 360))).into();
     let met = |policy: &str| of[policy].met;
     assert!(met("unmanaged") < 0.5, "{}", met("unmanaged"));
     assert!(met("cosmos-cma") > 0.5 && met("cosmos") > 0.9, "{} {}", met("cosmos-cma"), met("cosmos"));
