@@ -6,7 +6,9 @@
 //!
 //! A *state* is cores, memory M and pool of the LC services; the jobs have the rest. With w the footprint and gamma the compression ratio
 //!
-//!     pool = min((w - M) / (gamma - 1), M)                                             (Eq. 2)
+//! ```text
+//! pool = min((w - M) / (gamma - 1), M)                                             (Eq. 2)
+//! ```
 //!
 //! because M - pool resident bytes and gamma x pool compressed ones then cover w.
 //!
