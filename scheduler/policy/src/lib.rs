@@ -13,6 +13,7 @@
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
 //! | `cosmos-ca`, `cosmos-cma` | cores, or cores and memory, by slack | COSMOS's baselines CA and CMA |
+//! | `cosmos-static` | one division of cores and memory for good | COSMOS's EX-L, EX-M, EX-H and exhaustive |
 //! | `senpai` | memory, by how long tasks wait for it; everything else is shared | Senpai (TMO, ASPLOS 2022) |
 //! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
@@ -87,6 +88,7 @@ pub const NAMES: &[&str] = &[
     "cosmos",
     "cosmos-ca",
     "cosmos-cma",
+    "cosmos-static",
     "senpai",
     "osml",
     "osml-plus",
@@ -274,6 +276,7 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "cosmos" => Box::new(Cosmos::new(platform, settings.cosmos)),
         "cosmos-ca" => Box::new(cosmos::slack::Slack::cores(platform)),
         "cosmos-cma" => Box::new(cosmos::slack::Slack::cores_and_memory(platform)),
+        "cosmos-static" => Box::new(cosmos::fixed::Static::new(platform, settings.cosmos.fixed)),
         "senpai" => Box::new(Senpai::new(platform, settings.senpai)),
         _ => return Err(unknown(name)),
     })

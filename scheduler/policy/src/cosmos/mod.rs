@@ -20,6 +20,7 @@
 //!
 //! What the paper leaves open is decided in docs/cosmos.md, point by point.
 
+pub mod fixed;
 mod groups;
 mod settings;
 pub mod slack;
@@ -27,7 +28,7 @@ pub mod slack;
 #[cfg(test)]
 mod tests;
 
-pub use settings::{Judge, Least, Ratio, Readapt, Settings, Step};
+pub use settings::{Fixed, Judge, Least, Ratio, Readapt, Settings, Step};
 
 use crate::pace::Pace;
 use crate::Policy;
@@ -39,7 +40,7 @@ use surefoot_server::{
 
 const GB: f64 = (1u64 << 30) as f64;
 /// What this policy decides.
-const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
+pub(crate) const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
 /// Standard deviations of a number of requests: a change of load within them is none.
 const LOAD_SIGMAS: f64 = 3.0;
 
@@ -210,10 +211,16 @@ impl Cosmos {
         Some(((compressed * self.set.least.compressed).min(most), most))
     }
 
-    /// M of the first state: the jobs' footprint fits (R2), and all of the LC services' compressed (R1).
+    /// Whether states that cannot be the best are left out (the paper's optimisation, Sec. V-B and VI-C).
+    fn skips(&self) -> bool {
+        self.set.step.skips > 0
+    }
+
+    /// M of the first state: the jobs' footprint fits (R2), and all of the LC services' compressed (R1). Without skipping the least.
     fn first_memory(&self) -> Option<f64> {
         let (least, most) = self.bounds()?;
-        Some((self.capacity? - self.sizes.sum(&self.groups.be)?).clamp(least, most))
+        let left = self.capacity? - self.sizes.sum(&self.groups.be)?;
+        Some(if self.skips() { left.clamp(least, most) } else { least })
     }
 
     /// Limits of every service and job where the LC services have `memory`: by footprint within each group.
@@ -404,7 +411,7 @@ impl Cosmos {
     /// Algorithm 2: the next state, or why there is none.
     fn next(&self, met: bool) -> Result<(Sub, State), &'static str> {
         let State { cores, memory, .. } = self.current;
-        let more = || {
+        let more = |cores: u32| {
             let (m, w, (_, most)) = (memory?, self.sizes.sum(&self.groups.lc)?, self.bounds()?);
             (m < most).then(|| self.state(cores, Some((m + self.set.step.memory * w).min(most)), false))
         };
@@ -415,11 +422,16 @@ impl Cosmos {
                 ..self.current.clone()
             })
         };
+        if !self.skips() {
+            // Every number of cores under every M, as long as the target is met.
+            let next = if met { fewer() } else { None };
+            return next.or_else(|| more(self.most_cores())).map(|s| (Sub::Cores, s)).ok_or("every memory was tried");
+        }
         match (self.sub, met) {
             (Sub::Memory, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
             (Sub::Cores, true) if self.rose => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
             (Sub::Cores, true) => Err("throughput of the BE jobs rises no more"),
-            (sub, false) => more().map(|s| (sub, s)).ok_or("no memory is left to give"),
+            (sub, false) => more(cores).map(|s| (sub, s)).ok_or("no memory is left to give"),
         }
     }
 

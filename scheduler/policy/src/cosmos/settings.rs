@@ -13,6 +13,7 @@ settings! {
         period_ms: u64 = 1000, 100..=60_000, "ms", "between two looks (tau)", Cosmos;
         cores: u32 = 1, 1..=64, "cores", "taken from the LC services at once", Cosmos;
         memory: f64 = 0.05, 0.001..=0.5, "share", "of the LC services' footprint, given to them at once", Cosmos;
+        skips: u32 = 1, 0..=1, "levels", "1: M begins where both sides' pages fit; 0: at the least, and every M is tried with all cores", Cosmos;
     }
 
     /// The compression ratio that the pool is computed with.
@@ -50,5 +51,12 @@ settings! {
         ratio: f64 = 0.1, 0.01..=10, "share", "change of the compression ratio", CosmosOpen;
         periods: u32 = 3, 1..=1000, "periods", "in a row that such a change must last", CosmosOpen;
         misses: u32 = 3, 1..=1000, "periods", "in a row with a missed target", CosmosOpen;
+    }
+
+    /// The state of `cosmos-static`; the default is the paper's best at low load and over-commitment (Fig. 1).
+    fixed: Fixed {
+        cores: u32 = 4, 1..=1024, "cores", "of the LC services", Cosmos;
+        memory_gb: f64 = 37.3, 0.001..=100_000, "GB", "of the LC services", Cosmos;
+        pool_gb: f64 = 5.3, 0..=100_000, "GB", "of it that may hold compressed pages", Cosmos;
     }
 }

@@ -52,6 +52,13 @@ impl Judge {
         })
     }
 
+    /// The same at another load.
+    pub fn at_rps(mut self, rps: f64) -> Self {
+        self.load *= rps / self.rps;
+        self.rps = rps;
+        self
+    }
+
     /// EMU of a state; 0 where it misses the target.
     pub fn emu(&mut self, s: State) -> f64 {
         let of = |profile: &Arc<Profile>, rps: f64, cpus: CpuSet| Tenant::new(profile.clone(), rps, self.cpus, cpus, self.ways);
