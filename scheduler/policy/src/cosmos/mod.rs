@@ -52,6 +52,15 @@ enum Phase {
     Idle,
 }
 
+/// Why a kept state is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    Load,
+    /// Footprint or compression ratio.
+    Sizes,
+    Missed,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sub {
     Memory,
@@ -125,6 +134,14 @@ pub struct Cosmos {
     since_ms: u64,
     /// Times that the current state's limits were computed anew.
     anew: u32,
+    /// Core units that the LC services hold while memory of the current state still moves; None: those of the state.
+    meanwhile: Option<u32>,
+    /// The fewest core units that met the target in this search.
+    enough: Option<u32>,
+    /// The search began with fewer than all cores.
+    short_cut: bool,
+    /// Core units below which the target is known to be missed.
+    floor: u32,
     next_ms: u64,
     /// Periods of the current state that were read.
     read: usize,
@@ -159,6 +176,10 @@ impl Cosmos {
             at_rest: false,
             since_ms: 0,
             anew: 0,
+            meanwhile: None,
+            enough: None,
+            short_cut: false,
+            floor: 0,
             next_ms: 0,
             read: 0,
             judged: Gathered::default(),
@@ -246,20 +267,38 @@ impl Cosmos {
         State { cores, memory, first, limits: self.limits(memory) }
     }
 
-    /// Everything that a search has found is forgotten; the LC services have all cores but the least.
-    fn reset(&mut self, now_ms: u64) {
+    /// Everything that a search has found is forgotten. The next one begins with `cores` of the LC services and does not go below `floor`.
+    fn reset(&mut self, now_ms: u64, (cores, floor): (u32, u32)) {
         (self.phase, self.sub) = (Phase::Exploration, Sub::Memory);
         (self.best, self.rose, self.explored, self.load, self.told) = (None, false, 0, None, false);
+        (self.enough, self.short_cut, self.floor) = (None, cores < self.most_cores(), floor);
         // Sizes that are known need not be measured again: the search of memory begins at once.
         let memory = self.first_memory();
-        let next = self.state(self.most_cores(), memory, memory.is_some());
+        let next = self.state(cores, memory, memory.is_some());
         self.enter(next, now_ms);
+    }
+
+    /// Cores that a search begins with after a kept state was given up (those that were kept, by load, and some more), and the fewest that it tries:
+    /// what missed the target does so under more load, too. All cores, and no such bound, where sizes have changed or no state was kept.
+    fn first_cores(&self, given_up: GivenUp, load_now: f64) -> (u32, u32) {
+        let (Some((best, _)), Some(was), Phase::Idle, true) = (&self.best, self.load, self.phase, self.skips()) else {
+            return (self.most_cores(), 0);
+        };
+        let (by_load, floor) = match given_up {
+            GivenUp::Sizes => return (self.most_cores(), 0),
+            GivenUp::Load => (load_now / was.max(1e-9), if load_now >= was { best.cores } else { 0 }),
+            GivenUp::Missed => (1.0, best.cores + 1),
+        };
+        let cores = f64::from(best.cores) * by_load.max(1.0) + f64::from(self.set.readapt.more_cores);
+        ((cores.ceil() as u32).clamp(self.groups.least_lc(), self.most_cores()), floor)
     }
 
     /// From here on `next` is wanted.
     fn enter(&mut self, next: State, now_ms: u64) {
         let moves = next.limits != self.current.limits;
         self.at_rest = !moves || next.memory.is_none();
+        // Memory takes its time. Until it is there, a state with fewer cores than are known to be enough would miss the target.
+        self.meanwhile = self.enough.filter(|enough| !self.at_rest && *enough > next.cores);
         self.current = next;
         self.since_ms = now_ms;
         self.anew = 0;
@@ -268,9 +307,13 @@ impl Cosmos {
         self.streaks = Streaks::default();
     }
 
+    /// Memory of the current state is there, or has been waited for long enough.
+    fn arrived(&self, now_ms: u64) -> bool {
+        self.at_rest || now_ms - self.since_ms >= self.set.judge.most_wait_ms
+    }
+
     fn settled(&self, now_ms: u64) -> bool {
-        let in_force_ms = now_ms - self.since_ms;
-        in_force_ms > self.set.judge.settle_ms && (self.at_rest || in_force_ms >= self.set.judge.most_wait_ms)
+        self.meanwhile.is_none() && now_ms - self.since_ms > self.set.judge.settle_ms && self.arrived(now_ms)
     }
 
     /// Limits in force that sizes of now no longer bear out; None: they do.
@@ -301,12 +344,13 @@ impl Cosmos {
             // Of unknown latency nothing follows.
             return;
         };
-        if self.readapts(&period, qos, length_s) {
+        if let Some(given_up) = self.readapts(&period, qos, length_s) {
+            let cores = self.first_cores(given_up, period.requests() / length_s);
             let why = match self.phase {
                 Phase::Exploration => "the load has changed: the search begins anew",
                 Phase::Idle => "the kept state no longer fits: the search begins anew",
             };
-            self.reset(now_ms);
+            self.reset(now_ms, cores);
             self.act(seen, ActionKind::Grow, why, HoldsIf::Qos { at_least: 1.0 }, "all variables are reset (Algorithm 1)", plan);
             return;
         }
@@ -331,11 +375,16 @@ impl Cosmos {
             self.act(seen, ActionKind::Grow, why, HoldsIf::P99Falls, "limits follow what is measured", plan);
             return;
         }
-        if !self.settled(now_ms) {
+        let weighs = self.weighs(now_ms);
+        if !weighs && !self.settled(now_ms) {
             return;
         }
         self.read += 1;
         if self.read < self.set.judge.readings {
+            return;
+        }
+        if weighs {
+            self.weigh(now_ms, seen, plan);
             return;
         }
         let met = self.judged.qos(seen).map(|q| q >= 1.0 / (1.0 - self.margin));
@@ -344,22 +393,51 @@ impl Cosmos {
         }
     }
 
-    /// Whether what the search rests on has changed.
-    fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> bool {
-        let Readapt { load, footprint, ratio, periods, misses } = self.set.readapt;
+    /// Whether memory of the current state is there, and the service holds more cores than the state has: what its jobs do is read first.
+    fn weighs(&self, now_ms: u64) -> bool {
+        self.meanwhile.is_some() && self.arrived(now_ms) && now_ms - self.since_ms > self.set.judge.settle_ms
+    }
+
+    /// The cores of the current state follow its memory, unless the jobs have lost more by that than those cores can give: throughput
+    /// grows at most as their cores do. So a state that cannot be the best is not tried at the service's cost.
+    fn weigh(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
+        let jobs = |lc_cores: u32| f64::from(self.groups.platform.core_units().saturating_sub(lc_cores));
+        let now = self.meanwhile.map_or(1.0, jobs).max(1.0);
+        let at_most = self.judged.throughput() * jobs(self.current.cores) / now;
+        match &self.best {
+            Some((_, best)) if at_most <= best * (1.0 + self.set.judge.gain) => {
+                self.meanwhile = None;
+                self.explored += 1;
+                self.keep(now_ms, "memory has cost the BE jobs more than a core can give them", seen, plan);
+            }
+            _ => {
+                (self.meanwhile, self.at_rest, self.since_ms) = (None, true, now_ms);
+                (self.read, self.judged) = (0, Gathered::default());
+                let why = "memory is there: a core goes to the BE jobs";
+                self.act(seen, ActionKind::Shrink, why, HoldsIf::Qos { at_least: 1.0 }, "one step of cores a state", plan);
+            }
+        }
+    }
+
+    /// Whether what the search rests on has changed, and what of it.
+    fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> Option<GivenUp> {
+        let Readapt { load, footprint, ratio, periods, misses, .. } = self.set.readapt;
         let settled = self.since_ms + self.set.judge.settle_ms < self.period_ms;
-        // While the target is missed, what is served is not what is asked for.
-        if qos >= 1.0 && settled {
+        // While the target is missed, what is served may be less than what is asked for, but not more.
+        if settled {
             let (now, noise) = (period.requests() / length_s, LOAD_SIGMAS * period.requests().sqrt() / length_s);
-            let was = *self.load.get_or_insert(now);
-            let changed = (now - was).abs() > load * was + noise;
+            if qos >= 1.0 {
+                self.load.get_or_insert(now);
+            }
+            let change = self.load.map_or(0.0, |was| if qos >= 1.0 { (now - was).abs() } else { now - was });
+            let changed = self.load.is_some_and(|was| change > load * was + noise);
             self.streaks.load = if changed { self.streaks.load + 1 } else { 0 };
         }
         if self.phase == Phase::Exploration {
             if self.streaks.load >= periods {
                 self.margin = self.set.judge.margin;
             }
-            return self.streaks.load >= periods;
+            return (self.streaks.load >= periods).then_some(GivenUp::Load);
         }
         let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
             now.iter().any(|(id, now)| was.get(id).is_some_and(|was| (now - was).abs() > share * was))
@@ -369,23 +447,42 @@ impl Cosmos {
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
         self.streaks.misses = if missed { self.streaks.misses + 1 } else { 0 };
-        let (changed, missed) = (self.streaks.load >= periods || self.streaks.sizes >= periods, self.streaks.misses >= misses);
-        if changed {
+        let given_up = if self.streaks.sizes >= periods {
+            GivenUp::Sizes
+        } else if self.streaks.load >= periods || self.streaks.load > 0 && self.streaks.misses >= misses {
+            // Of a target that is missed under more load, the load is the reason.
+            GivenUp::Load
+        } else if self.streaks.misses >= misses {
+            GivenUp::Missed
+        } else {
+            return None;
+        };
+        if given_up != GivenUp::Missed {
             self.margin = self.set.judge.margin;
-        } else if missed && self.best.is_some() {
+        } else if self.best.is_some() {
             self.margin = (self.margin + self.set.judge.margin_step).min(self.set.judge.margin_most);
-        } else if missed {
+        } else {
             // No state meets the target: another search would find the same.
             self.streaks.misses = 0;
-            return false;
+            return None;
         }
-        changed || missed
+        Some(given_up)
     }
 
     /// Lines 6 to 8 of Algorithm 1 for the current state.
     fn judge(&mut self, now_ms: u64, met: bool, seen: &Observation, plan: &mut Plan) {
         let throughput = self.judged.throughput();
         self.explored += 1;
+        if met {
+            self.enough = Some(self.enough.map_or(self.current.cores, |e| e.min(self.current.cores)));
+        } else if self.short_cut && self.best.is_none() {
+            self.short_cut = false;
+            let next = State { cores: self.most_cores(), ..self.current.clone() };
+            self.enter(next, now_ms);
+            let bound = "all cores but the least";
+            self.act(seen, ActionKind::Grow, "fewer cores were not enough", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
+            return;
+        }
         let most = self.best.as_ref().map_or(0.0, |b| b.1);
         self.rose = met && throughput > most * (1.0 + self.set.judge.gain);
         if self.rose || met && self.best.is_none() {
@@ -415,9 +512,10 @@ impl Cosmos {
             let (m, w, (_, most)) = (memory?, self.sizes.sum(&self.groups.lc)?, self.bounds()?);
             (m < most).then(|| self.state(cores, Some((m + self.set.step.memory * w).min(most)), false))
         };
+        let least = self.groups.least_lc().max(self.floor);
         let fewer = || {
-            (cores > self.groups.least_lc()).then(|| State {
-                cores: cores.saturating_sub(self.set.step.cores).max(self.groups.least_lc()),
+            (cores > least).then(|| State {
+                cores: cores.saturating_sub(self.set.step.cores).max(least),
                 first: false,
                 ..self.current.clone()
             })
@@ -428,8 +526,10 @@ impl Cosmos {
             return next.or_else(|| more(self.most_cores())).map(|s| (Sub::Cores, s)).ok_or("every memory was tried");
         }
         match (self.sub, met) {
-            (Sub::Memory, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
-            (Sub::Cores, true) if self.rose => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached"),
+            (Sub::Memory, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached, or fewer missed the target before"),
+            (Sub::Cores, true) if self.rose => {
+                fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached, or fewer missed the target before")
+            }
             (Sub::Cores, true) => Err("throughput of the BE jobs rises no more"),
             (sub, false) => more(cores).map(|s| (sub, s)).ok_or("no memory is left to give"),
         }
@@ -506,7 +606,7 @@ impl Cosmos {
             of.retain(|id, _| here(id));
         }
         self.margin = self.set.judge.margin;
-        self.reset(now_ms);
+        self.reset(now_ms, (self.most_cores(), 0));
         let bound = "all cores but the least, and no limit until footprints are known";
         self.act(seen, ActionKind::Place, "a new mix: the search begins", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
     }
@@ -523,7 +623,7 @@ impl Cosmos {
             }
             return;
         }
-        match self.groups.cores(seen, self.current.cores) {
+        match self.groups.cores(seen, self.meanwhile.unwrap_or(self.current.cores)) {
             Ok(all) => self.wanted = all,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
@@ -552,7 +652,7 @@ impl Policy for Cosmos {
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut plan = Plan::default();
-        let before = self.current.clone();
+        let before = (self.current.clone(), self.meanwhile);
         let news = self.groups.follow(seen);
         if news {
             self.arrive(now_ms, seen, &mut plan);
@@ -564,7 +664,7 @@ impl Policy for Cosmos {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 (self.at_rest, self.read, self.judged) = (false, 0, Gathered::default());
             }
-            if self.settled(now_ms) {
+            if self.settled(now_ms) || self.weighs(now_ms) {
                 self.judged.add(seen);
             }
             // A step later than asked for is a period longer.
@@ -573,7 +673,7 @@ impl Policy for Cosmos {
                 self.look(now_ms, seen, &mut plan);
             }
         }
-        if news || self.current != before {
+        if news || (&self.current, self.meanwhile) != (&before.0, before.1) {
             self.lay_out(seen, &mut plan);
         }
         for s in &seen.services {

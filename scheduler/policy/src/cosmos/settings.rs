@@ -51,6 +51,7 @@ settings! {
         ratio: f64 = 0.1, 0.01..=10, "share", "change of the compression ratio", CosmosOpen;
         periods: u32 = 3, 1..=1000, "periods", "in a row that such a change must last", CosmosOpen;
         misses: u32 = 3, 1..=1000, "periods", "in a row with a missed target", CosmosOpen;
+        more_cores: u32 = 2, 0..=64, "cores", "that the next search begins with, above those that were kept, by load", CosmosOpen;
     }
 
     /// The state of `cosmos-static`; the default is the paper's best at low load and over-commitment (Fig. 1).

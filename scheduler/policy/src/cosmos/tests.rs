@@ -180,8 +180,8 @@ fn memory_grows_where_compression_costs_cores() {
     is(w.state(), 4, 45.0, 0.0);
 }
 
-/// Point 4: a load that changes by more than a fifth for three periods begins the search anew, one of a tenth does not, nor a shorter one; the service has
-/// all cores meanwhile, and its memory is not measured anew.
+/// Points 1 and 4: a load that changes by more than a fifth for three periods begins the search anew, one of a tenth does not, nor a shorter one. It
+/// begins with the kept cores by load and two more; where these are not enough with all. Memory is not measured anew.
 #[test]
 fn a_change_of_load_begins_the_search_anew() {
     let mut w = World::new();
@@ -195,8 +195,28 @@ fn a_change_of_load_begins_the_search_anew() {
     assert!(w.run(&mut policy, 30).0.is_empty());
     (w.rps, w.needs) = (2000, 8.0);
     let (states, _) = w.run(&mut policy, 180);
-    is(states[0], 15, 36.0, 9.0);
+    is(states[0], 10, 36.0, 9.0);
     is(w.state(), 8, 36.0, 9.0);
+    (w.rps, w.needs) = (2600, 14.0);
+    let (states, _) = w.run(&mut policy, 180);
+    is(states[0], 13, 36.0, 9.0);
+    is(states[1], 15, 36.0, 9.0);
+    is(w.state(), 14, 36.0, 9.0);
+}
+
+/// Point 6: while memory moves, the service holds as many cores as are known to be enough, and only then as few as the state has.
+#[test]
+fn cores_wait_for_memory() {
+    let w = World::new();
+    let mut policy = w.cosmos();
+    policy.groups.follow(&w.seen);
+    policy.reset(0, (policy.most_cores(), 0));
+    policy.enough = Some(5);
+    policy.enter(State { cores: 4, memory: Some(40.0 * GB), first: false, limits: policy.limits(Some(40.0 * GB)) }, 2000);
+    assert_eq!((policy.meanwhile, policy.settled(30_000)), (Some(5), false));
+    // Fewer cores alone wait for nothing.
+    policy.enter(State { cores: 3, ..policy.current.clone() }, 3000);
+    assert_eq!(policy.meanwhile, None);
 }
 
 /// Points 4 and 5: a kept state that misses its target for three periods is given up, and the next is kept with more margin; a single bad period is not.
@@ -244,7 +264,7 @@ fn a_state_is_judged_when_it_is_there() {
     let w = World::new();
     let mut policy = w.cosmos();
     policy.groups.follow(&w.seen);
-    policy.reset(0);
+    policy.reset(0, (policy.most_cores(), 0));
     assert!(!policy.settled(1000) && policy.settled(1001));
     let moved = State { cores: 15, memory: Some(1.0), first: false, limits: policy.limits(Some(1.0)) };
     policy.enter(moved, 2000);
@@ -295,7 +315,7 @@ fn several_services_are_one_group() {
     let gb = |id: &str| (limits[id].0.bytes().unwrap() as f64 / GB, limits[id].1.bytes().unwrap() as f64 / GB);
     // 36 of 60 GB, two to one, and 24 GB, one to two.
     assert_eq!((gb("a"), gb("b"), gb("x"), gb("y")), ((24.0, 6.0), (12.0, 3.0), (8.0, 0.0), (16.0, 0.0)));
-    policy.reset(0);
+    policy.reset(0, (policy.most_cores(), 0));
     let cores = policy.groups.cores(&seen, policy.current.cores).unwrap();
     assert_eq!((cores["a"].cpu.as_ref(), cores["a"].cpu.as_ref().unwrap().cpus.len()), (cores["b"].cpu.as_ref(), 15));
 }

@@ -100,7 +100,9 @@ pub fn day(at: &VirtualTarget, a: &Args) -> Result<()> {
     for (name, rps) in LOADS_RPS {
         policies.push((name, "cosmos-static", Judge::new(at, w)?.at_rps(rps).best().0));
     }
-    println!("| policy | state (cores, GB, of which pool) | ticks within the target | missed | of these later than 30 s after a change | EMU |");
+    println!(
+        "| policy | state (cores, GB, of which pool) | ticks within the target | missed | of these later than 30 s after a change | EMU |"
+    );
     println!("| --- | --- | --- | --- | --- | --- |");
     let done: Vec<(&str, State, Vec<Day>)> = policies
         .par_iter()
@@ -215,7 +217,8 @@ struct Watched {
 
 fn watched(at: &VirtualTarget, a: &Args, readings: &[(&'static str, Settings, f64, f64)]) -> Result<Vec<Watched>> {
     let mixes = workloads(at, "cosmos-e2", &a.only)?;
-    let all: Vec<(&Workload, &(&'static str, Settings, f64, f64))> = mixes.iter().flat_map(|w| readings.iter().map(move |r| (w, r))).collect();
+    let all: Vec<(&Workload, &(&'static str, Settings, f64, f64))> =
+        mixes.iter().flat_map(|w| readings.iter().map(move |r| (w, r))).collect();
     all.par_iter()
         .map(|(w, (reading, settings, of_w, of_gamma))| {
             let long = Workload { duration_ms: SEARCH_MS + STILL_MS, ..(*w).clone() };
