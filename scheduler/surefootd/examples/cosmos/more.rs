@@ -55,10 +55,11 @@ pub fn skipping(at: &VirtualTarget, a: &Args) -> Result<()> {
 /// What a run of the day showed.
 #[derive(Clone, Debug, Default)]
 struct Day {
-    /// Ticks within the target, those that miss it, and of these the ones later than 30 s after a change.
+    /// Ticks within the target, those that miss it, of these the ones later than 30 s after a change, and of these the ones after the first hour.
     met: u64,
     missed: u64,
     late: u64,
+    later: u64,
     emu: f64,
     /// EMU by hour, missed ticks as 0.
     hours: BTreeMap<i64, (f64, u64)>,
@@ -80,6 +81,7 @@ fn lived(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64) -
     let mut day = Day::default();
     for (t_ms, (met, emu)) in ticks {
         let change = w.lc[0].rps.iter().map(|(t, _)| *t as i64).filter(|t| *t < t_ms).max().unwrap_or(0);
+        day.later += u64::from(!met && t_ms - change > ALLOWED_MS && change > 0);
         let emu = if met { emu } else { 0.0 };
         day.met += u64::from(met);
         day.missed += u64::from(!met);
@@ -117,13 +119,14 @@ pub fn day(at: &VirtualTarget, a: &Args) -> Result<()> {
         let of = |f: fn(&Day) -> f64| mean(days.iter().map(f));
         let ticks = of(|d| (d.met + d.missed) as f64);
         println!(
-            "| {name} | {}, {:.1}, {:.1} | {:.2} % | {:.0} | {:.0} | {:.3} |",
+            "| {name} | {}, {:.1}, {:.1} | {:.2} % | {:.0} | {:.0} | {:.0} | {:.3} |",
             s.cores,
             s.memory_gb,
             s.pool_gb,
             100.0 * of(|d| d.met as f64) / ticks,
             of(|d| d.missed as f64),
             of(|d| d.late as f64),
+            of(|d| d.later as f64),
             of(|d| d.emu)
         );
     }
