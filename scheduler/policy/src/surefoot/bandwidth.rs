@@ -19,18 +19,18 @@ impl Surefoot {
         let waits = |id: &ServiceId| {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { return false };
             let asked = self.ask(now_ms, s, life);
-            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < set.be.idle);
+            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < set.busy.firm);
             idle && self.b(s, &asked.state, asked.held).is_ok_and(|q| q >= self.required(life))
         };
         let now_pct = self.books.be_mba_pct;
         if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.changed_ms + set.patience.settle_ms).cloned() {
             let down = |pct: u8| self.books.mba_step(pct, false);
-            if let Some(pct) = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.shrink_steps).last() {
+            if let Some(pct) = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.steps).last() {
                 let mut because = Because::seen(be);
                 // Whether that was the cause shows before anything else is tried for services that wait for memory.
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
                 self.books.be_mba_pct = pct;
-                let wait_ms = (self.be_mba.wait_ms * 2).clamp(set.be.shrink_wait_ms, set.be.most_wait_ms);
+                let wait_ms = self.longer();
                 self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms, raised: None, bad_pct: Some(now_pct) };
                 for id in waiting {
                     because.reject(format!("more for {id}"), "Model-B holds what it has for sufficient, and its cores are not busy");
@@ -79,12 +79,18 @@ impl Surefoot {
         self.be_mba.changed_ms = now_ms;
         self.be_mba.raised = grown.then_some((now_ms, now_pct));
         if !grown {
-            self.be_mba.wait_ms = (self.be_mba.wait_ms * 2).clamp(set.be.hurt_wait_ms, set.be.most_wait_ms);
+            self.be_mba.wait_ms = self.longer();
             self.be_mba.bad_pct = Some(now_pct);
         }
         let mut because = Because::seen(be);
         because.bind(format!("the worst QoS is {worst:.2}; {carries}"));
         plan.actions.push(Action { service: be.id.clone(), kind, why: format!("QoS {worst:.2}: memory bandwidth {pct} %"), because });
+    }
+
+    /// The next wait before bandwidth is raised: twice the last one.
+    fn longer(&self) -> u64 {
+        let least = self.set.patience.setback_ms;
+        (self.be_mba.wait_ms * 2).clamp(least, least << self.set.patience.doublings)
     }
 
     /// The BE jobs' next bandwidth: what memory has room for (so many times what they use), where that is not known a large step, and
@@ -96,12 +102,12 @@ impl Surefoot {
         let up_to = |most: f64| steps.iter().copied().filter(|p| f64::from(*p) <= most).max().unwrap_or(now);
         if let Some(bad) = self.be_mba.bad_pct.filter(|bad| *bad > now) {
             let half = up_to(f64::from(now) + f64::from(bad - now) / 2.0);
-            if half > now || now_ms < self.be_mba.changed_ms + self.set.patience.calm_every_ms {
+            if half > now || now_ms < self.be_mba.changed_ms + self.set.memory.grudge_ms {
                 return half;
             }
             self.be_mba.bad_pct = None;
             return up_to(f64::from(bad));
         }
-        room.map_or(step(self.set.be.raise_steps), |room| up_to(f64::from(now) * room).max(step(1)))
+        room.map_or(step(self.set.be.steps), |room| up_to(f64::from(now) * room).max(step(1)))
     }
 }

@@ -179,7 +179,7 @@ impl Surefoot {
                 let firm = if self.books.has_be() { self.set.busy.firm_beside_be } else { self.set.busy.firm };
                 let busy = asked.cores_busy_by(firm).unwrap_or(0);
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
-                vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(self.set.prices.tight), ..now }]
+                vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(self.set.prices.miss), ..now }]
             }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, most, pass),
@@ -243,7 +243,7 @@ impl Surefoot {
         let set = &self.set.offers;
         let loss = if asked.in_peace && asked.life.regrets > 0 {
             // Ever less, which is soon not worth a move.
-            set.loss_regret / f64::from(1 << (asked.life.regrets - 1).min(set.regret_halvings))
+            set.loss_regret / f64::from(1 << (asked.life.regrets - 1).min(self.set.patience.doublings))
         } else if self.set.is_slow(asked.s) {
             set.loss_slow
         } else if asked.life.hurts > 0 {

@@ -6,7 +6,7 @@
 //!   smallest cells with enough predicted QoS ([`Surefoot::choices`]), dynamic programming the cheapest set that fits
 //!   ([`joint`]). Cores for one and ways for the other come out by themselves, where one step at a time gets stuck.
 //! * **Few changes.** A service jumps; it does not walk. After a disturbance (arrival, leave, load, violation) there are at most
-//!   [`settings::Patience::refines`] further plans that take something, then one in [`settings::Patience::calm_every_ms`].
+//!   [`settings::Patience::refines`] further plans that take something, then one in [`settings::Memory::grudge_ms`].
 //! * **What was seen counts more than what is predicted** ([`ledger`]): a cell that missed forbids all smaller ones at that load,
 //!   one that met vouches for all larger ones.
 //! * **Confidence.** Model-B's error on each service is followed; what is taken must be predicted with a margin of so many errors.
@@ -184,11 +184,11 @@ impl Life {
 
     /// An error so large that no answer of Model-B's is enough is never refuted: nothing is offered, and nothing judged. So it fades
     /// until the largest answer is enough.
-    fn forget(&mut self, now_ms: u64, cap: f64, set: &settings::Trust) {
-        let offers_nothing = 1.0 + set.errors * self.error >= cap;
+    fn forget(&mut self, now_ms: u64, cap: f64, set: &Settings) {
+        let offers_nothing = 1.0 + set.trust.errors * self.error >= cap;
         let since_ms = self.distrusted_ms.replace(now_ms).filter(|_| offers_nothing);
         if let Some(since_ms) = since_ms {
-            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / set.forget_ms as f64);
+            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / (set.patience.spare_ms as f64).max(1.0));
         }
     }
 
@@ -333,11 +333,11 @@ impl Surefoot {
             if heard && life.predicted.is_some_and(|p| !judged(&p)) {
                 life.predicted = None;
             }
-            life.forget(now_ms, cap, &set.trust);
+            life.forget(now_ms, cap, &set);
             if let Some(predicted) = life.predicted.filter(|_| heard) {
                 life.predicted = None;
                 let error = (qos.min(cap) - predicted.min(cap)).abs() / predicted.clamp(1.0, cap);
-                life.error = ((1.0 - set.trust.weight) * life.error + set.trust.weight * error).min(set.trust.most_error);
+                life.error = (1.0 - set.trust.weight) * life.error + set.trust.weight * error;
             }
         }
     }
@@ -561,7 +561,7 @@ fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<
 impl Settings {
     /// So few requests, or such long ones, that an interval says nothing about them.
     fn is_slow(&self, s: &ServiceView) -> bool {
-        let slow_ms = self.readings.slow_target_ms;
+        let slow_ms = self.patience.sample_slow_ms as f64;
         s.qos_target_ms().is_some_and(|t| t >= slow_ms) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
     }
 }

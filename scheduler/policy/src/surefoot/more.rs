@@ -99,8 +99,7 @@ impl Surefoot {
         if chosen.is_none() && now_ms >= self.poor_ms {
             // Not all can have enough. Which service to leave short is decided seldom, and only where that is much better than now.
             let now: f64 = asked.iter().filter(|a| self.books.slot(&a.s.id).is_some()).map(|a| self.price(a.now())).sum();
-            let better =
-                |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - self.set.prices.much_better;
+            let better = |all: &Vec<(ServiceId, Cell)>| all.iter().map(|(_, c)| self.price(*c)).sum::<f64>() < now - self.set.prices.stay;
             chosen = self.joint(&asked, role, Pass::Poor, self.set.prices.stay).filter(better).filter(helps);
             poor = chosen.is_some();
             if let Some(chosen) = &mut chosen {
@@ -128,7 +127,7 @@ impl Surefoot {
             let times = if short.is_empty() {
                 0
             } else {
-                (self.poor_plans + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.poor_doublings)
+                (self.poor_plans + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.doublings)
             };
             // A slow service's queue grows, and no service is left short: the next step need not wait as long.
             let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| self.set.is_slow(s) && self.is_saturated(s));
@@ -148,7 +147,7 @@ impl Surefoot {
             // What comes of an enlargement shows in the window only when that is past it.
             let open_ms = self.set.grow.vain_ms + self.set.readings.window_ms;
             let open = life.climb.is_some_and(|c| now_ms < c.since_ms + open_ms && !self.books.usable(id).fits_in(c.from));
-            if !done && life.more >= self.set.patience.report_tries && !life.reported && !open {
+            if !done && life.more >= self.set.grow.tries && !life.reported && !open {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();

@@ -11,7 +11,6 @@ settings! {
     readings: Readings {
         smooth_intervals: usize = 5, 1..=100, "intervals", "features are averaged over so many", Plant;
         window_ms: u64 = 1200, 100..=60_000, "ms", "the window of latencies, and some time for requests under way", Plant;
-        slow_target_ms: f64 = 1000.0, 1..=3_600_000, "ms", "a service with a target of so much or more is slow", Plant;
         saturated_intervals: usize = 3, 1..=100, "intervals", "readings before busy cores are believed to be a queue", Sets;
         calm_intervals: usize = 3, 1..=100, "intervals", "readings of a service before anything is taken from it", Sets;
         watched_intervals: usize = 4, 1..=100, "intervals", "readings of a watched service before it may give again", Sets;
@@ -31,7 +30,7 @@ settings! {
     /// What is waited for, and how long.
     patience: Patience {
         sample_ms: u64 = 300, 0..=600_000, "ms", "a newcomer is watched before the models are asked", Paper;
-        sample_slow_ms: u64 = 1000, 0..=600_000, "ms", "the same of slow services and of those without latency", Sets;
+        sample_slow_ms: u64 = 1000, 1..=600_000, "ms", "the same of slow services and of those without latency; a target so long makes a service slow", Sets;
         settle_ms: u64 = 400, 0..=600_000, "ms", "between a change and the next judgement of the same service", Sets;
         settle_slow_ms: u64 = 1500, 0..=600_000, "ms", "the same of a slow service: its answers were begun before the change", Plant;
         patience_ms: u64 = 1200, 1..=600_000, "ms", "a backlog that is gone within this time needs nothing more", Sets;
@@ -43,19 +42,16 @@ settings! {
         calm_ms: u64 = 1200, 0..=600_000, "ms", "all services must have met their targets before anything is taken", Sets;
         calm_slow_ms: u64 = 10_000, 0..=600_000, "ms", "the same of a slow service, on what it holds", Plant;
         watch_ms: u64 = 2000, 0..=600_000, "ms", "a loser is watched; a slow one for `calm_slow_ms` more", Sets;
-        spare_ms: u64 = 20_000, 0..=3_600_000, "ms", "a service that missed its target, or nearly, gives nothing to BE jobs", Sets;
+        spare_ms: u64 = 20_000, 0..=3_600_000, "ms", "a service that missed its target, or nearly, gives nothing to BE jobs; half of an error fades while Model-B can offer nothing", Sets;
         refines: u32 = 3, 0..=1000, "plans", "plans that take something after a disturbance", Sets;
-        calm_every_ms: u64 = 61_000, 0..=3_600_000, "ms", "between two such plans afterwards, and before a bandwidth that hurt is tried again", Sets;
         look_ms: u64 = 250, 0..=600_000, "ms", "between two looks at what could be taken; doubles while nothing is found", Sets;
         look_doublings: u32 = 5, 0..=16, "times", "at most", Sets;
-        setback_ms: u64 = 4000, 0..=3_600_000, "ms", "after a loss that hurt the next one waits; doubles each time", Sets;
-        setback_doublings: u32 = 4, 0..=16, "times", "at most", Sets;
+        setback_ms: u64 = 4000, 0..=3_600_000, "ms", "after a loss that hurt the next one waits, after a bandwidth that did the next raise; doubles each time", Sets;
         early_ms: u64 = 4000, 0..=3_600_000, "ms", "a disturbance is answered for so long: moves are cheaper then", Sets;
         poor_every_ms: u64 = 3000, 0..=3_600_000, "ms", "between two plans that leave a service short", Sets;
         poor_queue_ms: u64 = 1000, 0..=3_600_000, "ms", "the same after one that left none short, for a slow service with a queue", Sets;
         poor_free: u32 = 3, 0..=1000, "plans", "such plans before their wait doubles each time, until something happens", Sets;
-        poor_doublings: u32 = 4, 0..=16, "times", "at most", Sets;
-        report_tries: u32 = 4, 1..=1000, "tries", "enlargements in vain before the upper scheduler is told", Sets;
+        doublings: u32 = 4, 0..=16, "times", "of every wait that doubles, at most, but that of looks", Sets;
     }
 
     /// How much Model-B's predictions are believed.
@@ -65,19 +61,15 @@ settings! {
         first_error: f64 = 0.08, 0..=2, "share", "relative error of Model-B before it was seen to predict", Sets;
         weight: f64 = 0.3, 0..=1, "share", "weight of the latest error in the average", Sets;
         hurt_weight: f64 = 0.5, 0..=1, "share", "weight of an error that hurt", Sets;
-        most_error: f64 = 2.0, 0..=100, "share", "the average error, at most", Sets;
-        forget_ms: u64 = 20_000, 100..=3_600_000, "ms", "half of an error is forgotten while it lets Model-B offer nothing", Sets;
         comfort_qos: f64 = 1.05, 1..=10, "QoS", "a service that meets its target with less takes what is free", Sets;
-        missed_qos: f64 = 0.99, 0..=1, "QoS", "a cell that missed is remembered with at most this", Plant;
-        hurt_qos: f64 = 0.9, 0..=1, "QoS", "a loss that hurt is remembered so where latency is unknown", Sets;
+        missed_qos: f64 = 0.99, 0..=1, "QoS", "a cell that missed is remembered with at most this, and with this where latency is unknown", Plant;
         forbidden_qos: f64 = 0.5, 0..=1, "QoS", "expected at most on a cell that a miss speaks against", Sets;
         unknown_qos: f64 = 0.5, 0..=1, "QoS", "expected without models on less than is held", Sets;
     }
 
     /// What was seen on cells, and how long that counts.
     memory: Memory {
-        grudge_ms: u64 = 60_000, 0..=3_600_000, "ms", "what was seen on a cell counts for so long; after a hurt it doubles each time", Sets;
-        grudge_doublings: u32 = 3, 0..=16, "times", "at most", Sets;
+        grudge_ms: u64 = 60_000, 0..=3_600_000, "ms", "what was seen on a cell counts for so long (after a hurt it doubles each time); so much between plans that take, once few are left, and before a bandwidth that hurt is tried again", Sets;
         spare_beside_be: f64 = 0.25, 0..=10, "share", "a service that was hurt gives nothing to BE jobs for such a part of that time", Sets;
         cells: usize = 48, 1..=10_000, "cells", "remembered for each service; the oldest goes first", Plant;
         well_qos: f64 = 1.2, 1..=10, "QoS", "from here an earlier miss on as much or more had another cause", Sets;
@@ -89,7 +81,7 @@ settings! {
         idle: f64 = 0.6, 0.01..=1, "busy share", "below it more cores do not help; without models a service is given so many", Sets;
         firm_beside_be: f64 = 0.65, 0.01..=1, "busy share", "a bystander gets cores to come down to it, beside BE jobs", Sets;
         most_beside_be: f64 = 0.7, 0.01..=1, "busy share", "after a loss to BE jobs at most: siblings get busy and clocks fall", Sets;
-        firm: f64 = 0.8, 0.01..=1, "busy share", "a bystander gets cores to come down to it, without BE jobs", Sets;
+        firm: f64 = 0.8, 0.01..=1, "busy share", "a bystander gets cores to come down to it, without BE jobs; below it a service that misses may wait for memory", Sets;
         most: f64 = 0.85, 0.01..=1, "busy share", "after any other loss at most", Sets;
         full: f64 = 0.92, 0.01..=1, "busy share", "above it nothing but cores helps", Sets;
         queue: f64 = 0.95, 0.5..=1, "busy share", "above it cores have a queue, and bound the QoS that is expected", Sets;
@@ -109,11 +101,9 @@ settings! {
         risk_beside_be: f64 = 0.12, 0..=100, "price", "of each QoS below ample, beside BE jobs", Sets;
         risk: f64 = 0.25, 0..=100, "price", "of each QoS below ample, without BE jobs", Sets;
         ample_qos: f64 = 1.6, 1..=10, "QoS", "from here more is worth nothing", Sets;
-        miss: f64 = 2.0, 0..=1000, "price", "of a target that is missed", Sets;
+        miss: f64 = 2.0, 0..=1000, "price", "of a target that is missed, or of leaving busy cores as they are in a plan that takes", Sets;
         miss_slope: f64 = 6.0, 0..=1000, "price", "of each QoS below the target", Sets;
-        stay: f64 = 0.5, 0..=100, "price", "of moving a service that is well, in a plan for others", Sets;
-        tight: f64 = 1.0, 0..=100, "price", "of leaving busy cores as they are, in a plan that takes", Sets;
-        much_better: f64 = 0.5, 0..=100, "price", "least gain for which a service is left short", Sets;
+        stay: f64 = 0.5, 0..=100, "price", "of moving a service that is well, in a plan for others; least gain for which a service is left short", Sets;
         least_gain: f64 = 0.03, 0..=100, "price", "least gain for which something is taken while all are well", Sets;
         r#move: f64 = 0.036, 0..=100, "price", "of moving a service while all are well, for each LC service", Sets;
         move_most: f64 = 0.1, 0..=100, "price", "the same, at most", Sets;
@@ -135,31 +125,27 @@ settings! {
         loss_slow: f64 = 0.125, 0..=1, "share", "the same of a slow service", Sets;
         loss_hurt: f64 = 0.25, 0..=1, "share", "the same of a service that a loss has hurt", Sets;
         loss_regret: f64 = 0.125, 0..=1, "share", "the same while all are well, once a loss at this load was too much; halves each time", Sets;
-        regret_halvings: u32 = 4, 0..=16, "times", "at most", Sets;
         less: [f64; 5] = [0.9, 0.75, 0.5, 0.25, 0.0], 0..=1, "share", "of what is held, on offer where not all can have enough", Sets;
     }
 
     /// What a service that misses its target is given.
     grow: Grow {
         far_qos: f64 = 0.5, 0..=1, "QoS", "below it a service is far behind, with a queue to be worked off", Sets;
-        step: f64 = 0.25, 0..=4, "share", "of what it holds a service gets more at once", Sets;
+        step: f64 = 0.25, 0..=4, "share", "of what it holds a service gets more at once, and of QoS that this must bring in the end; else it is given back", Sets;
         step_far: f64 = 0.5, 0..=4, "share", "the same when it is far behind", Sets;
         step_far_tries: u32 = 2, 0..=16, "tries", "for so many tries that step grows with each", Sets;
-        tries: u32 = 6, 1..=1000, "tries", "enlargements, each larger than the last, before it begins anew", Sets;
+        tries: u32 = 6, 1..=1000, "tries", "enlargements, each larger than the last, before it begins anew; then the upper scheduler is told", Sets;
         stuck_tries: u32 = 2, 0..=1000, "tries", "from here the other resource may do where none is left of the one", Sets;
-        both_tries: u32 = 3, 0..=1000, "tries", "from here both resources grow", Sets;
+        both_tries: u32 = 3, 0..=1000, "tries", "from here both resources grow, and what it brought is judged", Sets;
         beyond_most: u32 = 3, 0..=64, "units", "each try goes further beyond what is held, up to so much", Sets;
         poor_loss: f64 = 0.25, 0..=1, "share", "of what it holds a service with idle cores may lose where not all can have enough", Sets;
         hope_qos: f64 = 0.9, 0..=2, "QoS", "expected at least of an enlargement", Sets;
         parts: [f64; 4] = [1.0, 0.5, 0.25, 0.125], 0..=1, "share", "of a step, and a unit: better than a queue that stays", Sets;
         part_qos: f64 = 0.9, 0..=2, "QoS", "expected at most of a part", Sets;
         part_qos_fall: f64 = 0.02, 0..=1, "QoS", "less of each smaller part", Sets;
-        vain_tries: u32 = 3, 1..=1000, "tries", "from which an enlargement is judged", Sets;
         vain_ms: u64 = 3000, 0..=3_600_000, "ms", "before it is judged, from the first try", Sets;
         vain_busy: f64 = 0.4, 0.01..=1, "busy share", "of a service with busier cores it is not judged; what is given back leaves it below", Sets;
-        vain_gain: f64 = 0.25, 0..=10, "share", "of QoS that it must have brought; else it is given back", Sets;
         vain_rest_ms: u64 = 60_000, 0..=3_600_000, "ms", "before more is tried again; doubles each time", Sets;
-        vain_doublings: u32 = 3, 0..=16, "times", "at most", Sets;
         unproven_qos: f64 = 0.95, 0..=10, "QoS", "expected at most of a cell that was not seen, where another was seen to be well", Sets;
     }
 
@@ -189,13 +175,8 @@ settings! {
         first_pct: u8 = 30, 0..=100, "%", "memory bandwidth that BE jobs begin with beside LC services", Sets;
         raise_ms: u64 = 900, 0..=3_600_000, "ms", "between two raises of it that hurt no service", Sets;
         raise_qos: f64 = 1.2, 1..=10, "QoS", "of the worst service, from where it is raised", Sets;
-        raise_steps: usize = 4, 1..=100, "steps", "in one raise where nothing counts what memory carries", Sets;
-        shrink_steps: usize = 2, 1..=100, "steps", "back at once while memory is contended", Sets;
+        steps: usize = 4, 1..=100, "steps", "in one raise where nothing counts what memory carries, and back at once while it is contended", Sets;
         contended: f64 = 0.6, 0..=1, "share", "of the peak bandwidth, from where memory may be what is waited for", Plant;
-        idle: f64 = 0.8, 0..=1, "busy share", "below it a service that misses its target may wait for memory", Sets;
-        shrink_wait_ms: u64 = 5000, 0..=240_000, "ms", "before the next raise after contention, at least; doubles each time", Sets;
-        hurt_wait_ms: u64 = 10_000, 0..=240_000, "ms", "the same after a raise that hurt", Sets;
-        most_wait_ms: u64 = 240_000, 240_000..=3_600_000, "ms", "the same, at most", Sets;
     }
 }
 

@@ -3,7 +3,7 @@ use crate::perfect::Perfect;
 use crate::testing::Plant;
 use surefoot_server::Kind;
 
-/// A target from where a service is slow (`readings.slow_target_ms`).
+/// A target from where a service is slow (`patience.sample_slow_ms`).
 const SLOW_MS: f64 = 1000.0;
 
 fn policy(p: &Platform, models: Perfect) -> Surefoot {
@@ -239,7 +239,7 @@ fn bandwidth_is_raised_to_what_there_is_room_for() {
     assert_eq!(policy.raise(0, Some(9.0)), 50);
     policy.be_mba.bad_pct = Some(40);
     assert_eq!(policy.raise(0, Some(9.0)), 30);
-    assert_eq!(policy.raise(policy.set.patience.calm_every_ms, Some(9.0)), 40);
+    assert_eq!(policy.raise(policy.set.memory.grudge_ms, Some(9.0)), 40);
     assert_eq!(policy.be_mba.bad_pct, None);
 }
 
@@ -1221,8 +1221,7 @@ fn an_error_that_lets_nothing_be_offered_fades() {
     for _ in 0..100 {
         step(&mut plant, &mut policy);
     }
-    let most = policy.set.trust.most_error;
-    policy.lives.get_mut("a").unwrap().error = most;
+    policy.lives.get_mut("a").unwrap().error = 2.0;
     let (all, least) = (policy.pool(), policy.books.least());
     policy.books.set("a", all.minus(least));
     for _ in 0..20 {
@@ -1265,7 +1264,7 @@ fn only_predictions_for_this_load_are_judged() {
 /// minute; without the judgement it keeps what it was given.
 #[test]
 fn what_does_not_help_is_given_back() {
-    let run = |vain_tries: u32| {
+    let run = |vain_ms: u64| {
         let p = Platform::regular("t", 16, 1, 11, 2.0);
         // p99 is 4 ms and more on whatever it holds: the target is 3.9. Model-B promises more.
         let mut plant = Plant::new(&p).lc("floor", 0.5, 3.9).lc("a", 2.0, 10.0).be("x");
@@ -1273,7 +1272,7 @@ fn what_does_not_help_is_given_back() {
         let mut models = Perfect::of(&plant);
         models.b_factor = 1.5;
         let mut policy = policy(&p, models);
-        policy.set.grow.vain_tries = vain_tries;
+        policy.set.grow.vain_ms = vain_ms;
         let (mut backs, mut slow, mut told) = (vec![], 0, 0);
         let mut held = vec![];
         for _ in 0..500 {
@@ -1286,8 +1285,8 @@ fn what_does_not_help_is_given_back() {
         held.sort_unstable();
         (held[held.len() / 2], backs, slow, told)
     };
-    let (kept, none, ..) = run(1000);
-    let (median, backs, slow, told) = run(Settings::default().grow.vain_tries);
+    let (kept, none, ..) = run(3_600_000);
+    let (median, backs, slow, told) = run(Settings::default().grow.vain_ms);
     assert!(none.is_empty() && backs.len() == 1 && median < kept, "{median} {kept} {backs:?}");
     assert_eq!((slow, told), (1, 0));
 }

@@ -15,14 +15,14 @@ impl Surefoot {
         let mut done = false;
         let be = self.books.has_be();
         if sufferer.is_some() && self.lives.values().any(|l| l.watch.is_some_and(|w| !w.given)) {
-            self.refine_ms = now_ms + (set.patience.setback_ms << self.setbacks.min(set.patience.setback_doublings));
+            self.refine_ms = now_ms + (set.patience.setback_ms << self.setbacks.min(set.patience.doublings));
             self.setbacks += 1;
             // A service suffers from which nothing was taken: it is what BE jobs do with what they got.
             let taken_ms = self.lives.values().filter(|l| l.watch.is_some_and(|w| !w.given)).map(|l| l.changed_ms).min().unwrap_or(now_ms);
             let stood_by =
                 |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
             if be && seen.lc().any(stood_by) {
-                self.be_bad = Some((self.books.rest(), now_ms + (set.memory.grudge_ms << self.setbacks.min(set.memory.grudge_doublings))));
+                self.be_bad = Some((self.books.rest(), now_ms + (set.memory.grudge_ms << self.setbacks.min(set.patience.doublings))));
             }
         }
         for s in seen.lc() {
@@ -41,7 +41,7 @@ impl Surefoot {
             because.reject("wait until the watch ends", format!("{whose} misses its target since"));
             because.bind(format!("it held {} before", words(watch.before, &self.books.platform)));
             let grown = !back.is_zero() && self.books.grow(&s.id, back);
-            let grudge = set.memory.grudge_ms << life.hurts.min(set.memory.grudge_doublings);
+            let grudge = set.memory.grudge_ms << life.hurts.min(set.patience.doublings);
             if let Some(life) = self.lives.get_mut(&s.id) {
                 life.watch = None;
                 let expected = life.predicted.take().unwrap_or(1.0 + set.trust.margin).clamp(1.0, set.prices.ample_qos);
@@ -57,9 +57,9 @@ impl Surefoot {
                     let weight = set.trust.hurt_weight;
                     let error = weight * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected;
                     if life.load_change().abs() <= set.readings.load_change {
-                        life.error = ((1.0 - weight) * life.error + error).min(set.trust.most_error);
+                        life.error = (1.0 - weight) * life.error + error;
                     }
-                    let qos = s.qos().unwrap_or(set.trust.hurt_qos).min(set.trust.missed_qos);
+                    let qos = s.qos().map_or(set.trust.missed_qos, |q| q.min(set.trust.missed_qos));
                     life.ledger.note(now_ms, held, life.rps, qos, grudge);
                 }
             }
