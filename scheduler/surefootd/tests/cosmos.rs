@@ -1,6 +1,6 @@
 //! COSMOS and its baselines in closed loop on virtual `cosmos-server`: the paper's Fig. 7 in small, with one seed.
 
-#![allow(clippy::disallowed_methods, reason = "a test's inputs are its own")]
+#![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
 mod common;
 
