@@ -44,7 +44,7 @@ def test_committed_sets_are_what_the_generator_draws(of: Set) -> None:
 
 
 def test_the_cosmos_set_is_what_its_script_writes(tmp_path: Path) -> None:
-    """Ten mixes at three loads and three over-commitments of memory, and a day, byte for byte; the mixes exceed 60 GB as the paper's do."""
+    """Mixes at three loads and over-commitments, and a day, byte for byte. Mixes exceed 60 GB as the paper's do."""
     script = repo_root() / "scripts" / "workloads" / "cosmos.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
     assert (tmp_path / "cosmos-e4" / "day.toml").read_text("utf-8") == (SETS / "cosmos-e4" / "day.toml").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Write the workloads of the COSMOS paper's experiments: ten mixes at three loads and three over-commitments (Sec. VI-B), and a day (Sec. VI-D).
+"""Write workloads of the COSMOS paper: ten mixes at three loads and over-commitments (Sec. VI-B), and a day (Sec. VI-D).
 
     python3 scripts/workloads/cosmos.py [workloads/sets]
 

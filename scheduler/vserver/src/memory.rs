@@ -93,7 +93,7 @@ mod tests {
         let all = crate::profile::Profiles::load(&[folder]).unwrap();
         let (p, job) = (all.platform("cosmos-server").unwrap(), all.service("canneal").unwrap());
         let free = Tenant::new(job.clone(), 0.0, 16, surefoot_server::CpuSet::range(0, 16), 1);
-        let of = |t: &Tenant| memory_use(&p, t, &Speed::default(), 900.0);
+        let of = |t: &Tenant| memory_use(p, t, &Speed::default(), 900.0);
         let ws_mb = job.paging.as_ref().unwrap().ws_gb * 1024.0;
         assert_eq!((of(&free).in_use_mb, of(&free).paged), (ws_mb, Some(Paged::default())));
         let limited = Tenant { mem_gb: Some(20.0), cms_gb: 2.0, ..free };

@@ -254,9 +254,6 @@ impl Cosmos {
         for ((id, share), w) in self.groups.lc.iter().zip(shares(&lc)).zip(lc) {
             let own = m * share;
             let gamma = self.sizes.ratio.get(id).copied().unwrap_or(self.set.ratio.start);
-            // A change that begins no new search is one that the pool has room for.
-            let Readapt { footprint, ratio, .. } = self.set.readapt;
-            let (w, gamma) = (w * (1.0 + footprint), (gamma * (1.0 - ratio)).max(self.set.ratio.least));
             all.insert(id.clone(), (limit(own), pool(largest_pool(w, own, gamma))));
         }
         for (id, share) in self.groups.be.iter().zip(shares(&self.sizes.of(&self.groups.be))) {

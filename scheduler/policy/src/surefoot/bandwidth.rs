@@ -89,8 +89,8 @@ impl Surefoot {
 
     /// The next wait before bandwidth is raised: twice the last one.
     fn longer(&self) -> u64 {
-        let least = self.set.patience.setback_ms;
-        (self.be_mba.wait_ms * 2).clamp(least, least << self.set.patience.doublings)
+        let (least, most) = (self.set.patience.setback_ms, self.set.memory.grudge_ms << GRUDGE_DOUBLINGS);
+        (self.be_mba.wait_ms * 2).clamp(least, most.max(least))
     }
 
     /// The BE jobs' next bandwidth: what memory has room for (so many times what they use), where that is not known a large step, and
@@ -102,7 +102,7 @@ impl Surefoot {
         let up_to = |most: f64| steps.iter().copied().filter(|p| f64::from(*p) <= most).max().unwrap_or(now);
         if let Some(bad) = self.be_mba.bad_pct.filter(|bad| *bad > now) {
             let half = up_to(f64::from(now) + f64::from(bad - now) / 2.0);
-            if half > now || now_ms < self.be_mba.changed_ms + self.set.memory.grudge_ms {
+            if half > now || now_ms < self.be_mba.changed_ms + self.set.again_ms() {
                 return half;
             }
             self.be_mba.bad_pct = None;

@@ -37,19 +37,19 @@ impl Surefoot {
             let judged = now_ms >= life.changed_ms + set.readings.window_ms
                 && now_ms >= climb.since_ms + set.grow.vain_ms
                 && life.features.len() >= set.readings.saturated_intervals
-                && life.more >= set.grow.both_tries;
+                && life.more >= VAIN_TRIES;
             // Tries that brought nothing say nothing.
             let judged = judged && !held.fits_in(climb.from);
             if !judged || !idle || set.is_slow(s) || doubtful(s) || life.futile.is_some() || qos >= 1.0 {
                 continue;
             }
-            if qos >= climb.qos * (1.0 + set.grow.step) {
+            if qos >= climb.qos * (1.0 + VAIN_GAIN) {
                 // It did help: what comes next is judged from here.
                 life.climb = Some(Climb { since_ms: now_ms, from: held, qos });
                 continue;
             }
             let rps = life.rps;
-            life.futile = Some(Futile { rps, until_ms: now_ms + (set.grow.vain_rest_ms << life.futiles.min(set.patience.doublings)) });
+            life.futile = Some(Futile { rps, until_ms: now_ms + (set.grow.vain_rest_ms << life.futiles.min(GRUDGE_DOUBLINGS)) });
             life.futiles += 1;
             (life.climb, life.more) = (None, 0);
             let told = std::mem::replace(&mut life.reported, true);

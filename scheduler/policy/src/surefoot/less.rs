@@ -55,7 +55,7 @@ impl Surefoot {
         }
         if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
             (self.refines, self.vain_looks) = (self.refines.saturating_sub(1), 0);
-            self.refine_ms = now_ms + if self.refines > 0 { self.set.patience.calm_ms } else { self.set.memory.grudge_ms };
+            self.refine_ms = now_ms + if self.refines > 0 { self.set.patience.calm_ms } else { self.set.again_ms() };
         }
     }
 

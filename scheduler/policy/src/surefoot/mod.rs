@@ -82,6 +82,20 @@ use surefoot_server::{
     Action, ActionKind, Because, Features, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
 };
 
+/// A target of so much or more makes a service slow, ms.
+const SLOW_TARGET_MS: f64 = 1000.0;
+/// The average error of Model-B, at most: without a ceiling on what it answers one reading could forbid everything.
+const MOST_ERROR: f64 = 2.0;
+/// Half of an error is forgotten in this time while it lets Model-B offer nothing, ms.
+const FORGET_MS: f64 = 20_000.0;
+/// Times that what was seen on a cell counts twice as long at most, and what was in vain rests so.
+const GRUDGE_DOUBLINGS: u32 = 3;
+/// Enlargements from which their use is judged, QoS as a share of itself that they must have brought, and enlargements in vain before
+/// the upper scheduler is told.
+const VAIN_TRIES: u32 = 3;
+const VAIN_GAIN: f64 = 0.25;
+const REPORT_TRIES: u32 = 4;
+
 /// Something was taken: what was held before, and until when it is given back at the first sign of harm.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
@@ -184,11 +198,11 @@ impl Life {
 
     /// An error so large that no answer of Model-B's is enough is never refuted: nothing is offered, and nothing judged. So it fades
     /// until the largest answer is enough.
-    fn forget(&mut self, now_ms: u64, cap: f64, set: &Settings) {
-        let offers_nothing = 1.0 + set.trust.errors * self.error >= cap;
+    fn forget(&mut self, now_ms: u64, cap: f64, set: &settings::Trust) {
+        let offers_nothing = 1.0 + set.errors * self.error >= cap;
         let since_ms = self.distrusted_ms.replace(now_ms).filter(|_| offers_nothing);
         if let Some(since_ms) = since_ms {
-            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / (set.patience.spare_ms as f64).max(1.0));
+            self.error *= 0.5_f64.powf((now_ms - since_ms) as f64 / FORGET_MS);
         }
     }
 
@@ -333,11 +347,11 @@ impl Surefoot {
             if heard && life.predicted.is_some_and(|p| !judged(&p)) {
                 life.predicted = None;
             }
-            life.forget(now_ms, cap, &set);
+            life.forget(now_ms, cap, &set.trust);
             if let Some(predicted) = life.predicted.filter(|_| heard) {
                 life.predicted = None;
                 let error = (qos.min(cap) - predicted.min(cap)).abs() / predicted.clamp(1.0, cap);
-                life.error = (1.0 - set.trust.weight) * life.error + set.trust.weight * error;
+                life.error = ((1.0 - set.trust.weight) * life.error + set.trust.weight * error).min(MOST_ERROR);
             }
         }
     }
@@ -559,10 +573,14 @@ fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<
 }
 
 impl Settings {
+    /// Before what failed is tried again: what was seen on a cell is just forgotten.
+    fn again_ms(&self) -> u64 {
+        self.memory.grudge_ms + 1000
+    }
+
     /// So few requests, or such long ones, that an interval says nothing about them.
     fn is_slow(&self, s: &ServiceView) -> bool {
-        let slow_ms = self.patience.sample_slow_ms as f64;
-        s.qos_target_ms().is_some_and(|t| t >= slow_ms) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
+        s.qos_target_ms().is_some_and(|t| t >= SLOW_TARGET_MS) || s.window.is_some_and(|w| w.verdict == Verdict::NotResolvable)
     }
 }
 

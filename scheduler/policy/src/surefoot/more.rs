@@ -147,7 +147,7 @@ impl Surefoot {
             // What comes of an enlargement shows in the window only when that is past it.
             let open_ms = self.set.grow.vain_ms + self.set.readings.window_ms;
             let open = life.climb.is_some_and(|c| now_ms < c.since_ms + open_ms && !self.books.usable(id).fits_in(c.from));
-            if !done && life.more >= self.set.grow.tries && !life.reported && !open {
+            if !done && life.more >= REPORT_TRIES && !life.reported && !open {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();

@@ -30,7 +30,7 @@ settings! {
     /// What is waited for, and how long.
     patience: Patience {
         sample_ms: u64 = 300, 0..=600_000, "ms", "a newcomer is watched before the models are asked", Paper;
-        sample_slow_ms: u64 = 1000, 1..=600_000, "ms", "the same of slow services and of those without latency; a target so long makes a service slow", Sets;
+        sample_slow_ms: u64 = 1000, 0..=600_000, "ms", "the same of slow services and of those without latency", Sets;
         settle_ms: u64 = 400, 0..=600_000, "ms", "between a change and the next judgement of the same service", Sets;
         settle_slow_ms: u64 = 1500, 0..=600_000, "ms", "the same of a slow service: its answers were begun before the change", Plant;
         patience_ms: u64 = 1200, 1..=600_000, "ms", "a backlog that is gone within this time needs nothing more", Sets;
@@ -42,7 +42,7 @@ settings! {
         calm_ms: u64 = 1200, 0..=600_000, "ms", "all services must have met their targets before anything is taken", Sets;
         calm_slow_ms: u64 = 10_000, 0..=600_000, "ms", "the same of a slow service, on what it holds", Plant;
         watch_ms: u64 = 2000, 0..=600_000, "ms", "a loser is watched; a slow one for `calm_slow_ms` more", Sets;
-        spare_ms: u64 = 20_000, 0..=3_600_000, "ms", "a service that missed its target, or nearly, gives nothing to BE jobs; half of an error fades while Model-B can offer nothing", Sets;
+        spare_ms: u64 = 20_000, 0..=3_600_000, "ms", "a service that missed its target, or nearly, gives nothing to BE jobs", Sets;
         refines: u32 = 3, 0..=1000, "plans", "plans that take something after a disturbance", Sets;
         look_ms: u64 = 250, 0..=600_000, "ms", "between two looks at what could be taken; doubles while nothing is found", Sets;
         look_doublings: u32 = 5, 0..=16, "times", "at most", Sets;
@@ -51,7 +51,7 @@ settings! {
         poor_every_ms: u64 = 3000, 0..=3_600_000, "ms", "between two plans that leave a service short", Sets;
         poor_queue_ms: u64 = 1000, 0..=3_600_000, "ms", "the same after one that left none short, for a slow service with a queue", Sets;
         poor_free: u32 = 3, 0..=1000, "plans", "such plans before their wait doubles each time, until something happens", Sets;
-        doublings: u32 = 4, 0..=16, "times", "of every wait that doubles, at most, but that of looks", Sets;
+        doublings: u32 = 4, 0..=16, "times", "of waits after a loss that hurt or a plan that leaves a service short, at most; halvings of `offers.loss_regret`, too", Sets;
     }
 
     /// How much Model-B's predictions are believed.
@@ -69,7 +69,7 @@ settings! {
 
     /// What was seen on cells, and how long that counts.
     memory: Memory {
-        grudge_ms: u64 = 60_000, 0..=3_600_000, "ms", "what was seen on a cell counts for so long (after a hurt it doubles each time); so much between plans that take, once few are left, and before a bandwidth that hurt is tried again", Sets;
+        grudge_ms: u64 = 60_000, 0..=3_600_000, "ms", "what was seen on a cell counts for so long (after a hurt it doubles each time); a second more between plans that take, once few are left, and before a bandwidth that hurt is tried again", Sets;
         spare_beside_be: f64 = 0.25, 0..=10, "share", "a service that was hurt gives nothing to BE jobs for such a part of that time", Sets;
         cells: usize = 48, 1..=10_000, "cells", "remembered for each service; the oldest goes first", Plant;
         well_qos: f64 = 1.2, 1..=10, "QoS", "from here an earlier miss on as much or more had another cause", Sets;
@@ -131,12 +131,12 @@ settings! {
     /// What a service that misses its target is given.
     grow: Grow {
         far_qos: f64 = 0.5, 0..=1, "QoS", "below it a service is far behind, with a queue to be worked off", Sets;
-        step: f64 = 0.25, 0..=4, "share", "of what it holds a service gets more at once, and of QoS that this must bring in the end; else it is given back", Sets;
+        step: f64 = 0.25, 0..=4, "share", "of what it holds a service gets more at once", Sets;
         step_far: f64 = 0.5, 0..=4, "share", "the same when it is far behind", Sets;
         step_far_tries: u32 = 2, 0..=16, "tries", "for so many tries that step grows with each", Sets;
-        tries: u32 = 6, 1..=1000, "tries", "enlargements, each larger than the last, before it begins anew; then the upper scheduler is told", Sets;
+        tries: u32 = 6, 1..=1000, "tries", "enlargements, each larger than the last, before it begins anew", Sets;
         stuck_tries: u32 = 2, 0..=1000, "tries", "from here the other resource may do where none is left of the one", Sets;
-        both_tries: u32 = 3, 0..=1000, "tries", "from here both resources grow, and what it brought is judged", Sets;
+        both_tries: u32 = 3, 0..=1000, "tries", "from here both resources grow", Sets;
         beyond_most: u32 = 3, 0..=64, "units", "each try goes further beyond what is held, up to so much", Sets;
         poor_loss: f64 = 0.25, 0..=1, "share", "of what it holds a service with idle cores may lose where not all can have enough", Sets;
         hope_qos: f64 = 0.9, 0..=2, "QoS", "expected at least of an enlargement", Sets;

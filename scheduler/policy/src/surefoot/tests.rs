@@ -239,7 +239,7 @@ fn bandwidth_is_raised_to_what_there_is_room_for() {
     assert_eq!(policy.raise(0, Some(9.0)), 50);
     policy.be_mba.bad_pct = Some(40);
     assert_eq!(policy.raise(0, Some(9.0)), 30);
-    assert_eq!(policy.raise(policy.set.memory.grudge_ms, Some(9.0)), 40);
+    assert_eq!(policy.raise(policy.set.again_ms(), Some(9.0)), 40);
     assert_eq!(policy.be_mba.bad_pct, None);
 }
 

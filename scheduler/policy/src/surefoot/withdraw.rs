@@ -22,7 +22,7 @@ impl Surefoot {
             let stood_by =
                 |s: &ServiceView| hurt(self, s) && self.lives.get(&s.id).is_some_and(|l| l.watch.is_none() && l.changed_ms < taken_ms);
             if be && seen.lc().any(stood_by) {
-                self.be_bad = Some((self.books.rest(), now_ms + (set.memory.grudge_ms << self.setbacks.min(set.patience.doublings))));
+                self.be_bad = Some((self.books.rest(), now_ms + (set.memory.grudge_ms << self.setbacks.min(GRUDGE_DOUBLINGS))));
             }
         }
         for s in seen.lc() {
@@ -41,7 +41,7 @@ impl Surefoot {
             because.reject("wait until the watch ends", format!("{whose} misses its target since"));
             because.bind(format!("it held {} before", words(watch.before, &self.books.platform)));
             let grown = !back.is_zero() && self.books.grow(&s.id, back);
-            let grudge = set.memory.grudge_ms << life.hurts.min(set.patience.doublings);
+            let grudge = set.memory.grudge_ms << life.hurts.min(GRUDGE_DOUBLINGS);
             if let Some(life) = self.lives.get_mut(&s.id) {
                 life.watch = None;
                 let expected = life.predicted.take().unwrap_or(1.0 + set.trust.margin).clamp(1.0, set.prices.ample_qos);
@@ -57,7 +57,7 @@ impl Surefoot {
                     let weight = set.trust.hurt_weight;
                     let error = weight * (expected - s.qos().unwrap_or(0.0)).max(0.0) / expected;
                     if life.load_change().abs() <= set.readings.load_change {
-                        life.error = (1.0 - weight) * life.error + error;
+                        life.error = ((1.0 - weight) * life.error + error).min(MOST_ERROR);
                     }
                     let qos = s.qos().map_or(set.trust.missed_qos, |q| q.min(set.trust.missed_qos));
                     life.ledger.note(now_ms, held, life.rps, qos, grudge);

@@ -141,7 +141,7 @@ pub fn day(at: &VirtualTarget, a: &Args) -> Result<()> {
 
 /// Ten minutes after the search, at a load that does not change.
 pub fn still(at: &VirtualTarget, a: &Args) -> Result<()> {
-    let rows = watched(at, a, &[("as it is", Settings::default(), 1.0, 1.0)])?;
+    let rows = watched(at, a, &[("as it is", 1.0, 1.0)])?;
     println!("| mix | steps in ten minutes after the search | missed ticks of 6,000 |\n| --- | --- | --- |");
     for r in &rows {
         println!("| {} | {:.1} | {:.1} |", r.mix, r.late_steps, r.missed);
@@ -153,13 +153,12 @@ pub fn still(at: &VirtualTarget, a: &Args) -> Result<()> {
 
 /// Footprints, or what the pool holds, are read 10 % too high or too low.
 pub fn wrong(at: &VirtualTarget, a: &Args) -> Result<()> {
-    let of = |name: &'static str, w: f64, gamma: f64| (name, Settings::default(), w, gamma);
     let readings = [
-        of("as it is", 1.0, 1.0),
-        of("w 10 % too high", 1.1, 1.0),
-        of("w 10 % too low", 0.9, 1.0),
-        of("gamma 10 % too high", 1.0, 1.1),
-        of("gamma 10 % too low", 1.0, 0.9),
+        ("as it is", 1.0, 1.0),
+        ("w 10 % too high", 1.1, 1.0),
+        ("w 10 % too low", 0.9, 1.0),
+        ("gamma 10 % too high", 1.0, 1.1),
+        ("gamma 10 % too low", 1.0, 0.9),
     ];
     let rows = watched(at, a, &readings)?;
     println!("| reading | runs whose p99 is within the target in 95 % of ten minutes | missed ticks of 6,000 | EMU, steady |\n| --- | --- | --- | --- |");
@@ -208,6 +207,9 @@ impl Policy for Misread {
     }
 }
 
+/// A name, and by how much footprint and compression ratio are misread.
+type Reading = (&'static str, f64, f64);
+
 /// What ten minutes after the search showed, in the mean over seeds.
 struct Watched {
     mix: String,
@@ -218,17 +220,16 @@ struct Watched {
     held: usize,
 }
 
-fn watched(at: &VirtualTarget, a: &Args, readings: &[(&'static str, Settings, f64, f64)]) -> Result<Vec<Watched>> {
+fn watched(at: &VirtualTarget, a: &Args, readings: &[Reading]) -> Result<Vec<Watched>> {
     let mixes = workloads(at, "cosmos-e2", &a.only)?;
-    let all: Vec<(&Workload, &(&'static str, Settings, f64, f64))> =
-        mixes.iter().flat_map(|w| readings.iter().map(move |r| (w, r))).collect();
+    let all: Vec<(&Workload, &Reading)> = mixes.iter().flat_map(|w| readings.iter().map(move |r| (w, r))).collect();
     all.par_iter()
-        .map(|(w, (reading, settings, of_w, of_gamma))| {
+        .map(|(w, (reading, of_w, of_gamma))| {
             let long = Workload { duration_ms: SEARCH_MS + STILL_MS, ..(*w).clone() };
             let mut judge = Judge::new(at, w)?;
             let (mut steps, mut missed, mut emu, mut held) = (vec![], vec![], vec![], 0);
             for seed in 1..=a.seeds {
-                let inner = policy_of(at, "cosmos", State::default(), settings.clone(), seed)?;
+                let inner = policy_of(at, "cosmos", State::default(), Settings::default(), seed)?;
                 let mut policy = Counted { inner: Box::new(Misread { inner, w: *of_w, gamma: *of_gamma }), steps_ms: vec![] };
                 let (_, moments) = run(at, &long, &mut policy, seed, true)?;
                 let late: Vec<_> = moments.iter().filter(|m| m.t_ms > SEARCH_MS as i64 && m.t_ms <= long.duration_ms as i64).collect();
