@@ -24,6 +24,7 @@
 
 use crate::books::Amount;
 use crate::pace::Pace;
+use crate::policy::ask_for;
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::layout::{pack, Holding};
@@ -446,11 +447,7 @@ impl Policy for Heracles {
         if news || before != (self.enabled, self.held()) {
             self.lay_out(seen, &mut plan);
         }
-        for s in &seen.services {
-            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
-                plan.changes.insert(s.id.clone(), change.clone());
-            }
-        }
+        ask_for(&self.wanted, seen, &mut plan);
         plan
     }
 }

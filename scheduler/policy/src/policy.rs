@@ -1,7 +1,8 @@
 //! The port of a policy.
 
 use crate::pace::Pace;
-use surefoot_server::{Observation, Plan, Resource};
+use std::collections::BTreeMap;
+use surefoot_server::{Change, Observation, Plan, Resource, ServiceId};
 
 /// Decides what every service of one server holds.
 pub trait Policy {
@@ -28,5 +29,14 @@ pub trait Policy {
     /// What `step` would decide does not depend on whether this is called: work that was left is done at the start of the next step.
     fn between(&mut self) -> bool {
         false
+    }
+}
+
+/// What is wanted of each service that is here and does not hold it yet.
+pub(crate) fn ask_for(wanted: &BTreeMap<ServiceId, Change>, seen: &Observation, plan: &mut Plan) {
+    for s in &seen.services {
+        if let Some(change) = wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
+            plan.changes.insert(s.id.clone(), change.clone());
+        }
     }
 }

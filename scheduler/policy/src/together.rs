@@ -40,9 +40,7 @@ impl Together {
         let name = members.iter().map(|m| m.name()).collect::<Vec<_>>().join("+");
         Ok(Together { name, owns, members: members.into_iter().map(|m| (m, Told::default())).collect() })
     }
-}
 
-impl Together {
     /// Under another name than that of all members.
     ///
     /// # Errors

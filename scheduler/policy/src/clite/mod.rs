@@ -27,6 +27,7 @@ mod score;
 mod surrogate;
 
 use crate::books::Amount;
+use crate::policy::ask_for;
 use crate::Policy;
 use partition::{Part, Partition, Space};
 use std::collections::{BTreeMap, VecDeque};
@@ -505,11 +506,7 @@ impl Policy for Clite {
             }
         }
         // What a guard put off is asked for again.
-        for s in &seen.services {
-            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
-                plan.changes.insert(s.id.clone(), change.clone());
-            }
-        }
+        ask_for(&self.wanted, seen, &mut plan);
         plan
     }
 }

@@ -1,14 +1,13 @@
 //! `cosmos-static`: one state for good. The paper's EX-L, EX-M and EX-H (Sec. VI-D) and its *exhaustive* are this policy, each with the state that
 //! a search through all of them found best (`cargo run --example cosmos`). The state is settings of `cosmos` (`cosmos.fixed.cores` and two more).
 
-use super::groups::{limit, pool, shares, Groups};
+use super::groups::{divide, Groups};
 use super::settings::Fixed;
+use super::{GB, OWNS};
+use crate::policy::ask_for;
 use crate::Policy;
 use std::collections::BTreeMap;
-use surefoot_server::{Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId};
-
-const GB: f64 = (1u64 << 30) as f64;
-const OWNS: [Resource; 3] = super::OWNS;
+use surefoot_server::{Action, ActionKind, Because, Change, HoldsIf, Observation, Plan, Platform, Report, Resource, ServiceId};
 
 /// The policy.
 pub struct Static {
@@ -39,15 +38,9 @@ impl Static {
             Ok(all) => self.wanted = all,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
-        let Some(capacity) = self.capacity else { return };
-        let (m, of_pool) = ((self.set.memory_gb * GB).min(capacity), self.set.pool_gb.min(self.set.memory_gb) * GB);
-        for (ids, memory, compressed) in [(&self.groups.lc, m, of_pool), (&self.groups.be, capacity - m, 0.0)] {
-            let sizes: Vec<f64> = ids.iter().map(|id| seen.get(id).and_then(|s| s.memory.footprint_bytes()).unwrap_or(0) as f64).collect();
-            for (id, share) in ids.iter().zip(shares(&sizes)) {
-                let Some(change) = self.wanted.get_mut(id) else { continue };
-                let limits: (Limit, Limit) = (limit(memory * share), pool(compressed * share));
-                (change.mem_limit, change.zswap_max) = (Some(limits.0), Some(limits.1));
-            }
+        if let Some(capacity) = self.capacity {
+            let of_lc = [(self.set.memory_gb * GB).min(capacity), self.set.pool_gb.min(self.set.memory_gb) * GB];
+            divide(&self.groups, seen, of_lc, capacity, &mut self.wanted);
         }
     }
 }
@@ -75,11 +68,7 @@ impl Policy for Static {
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Place, why, because });
             }
         }
-        for s in &seen.services {
-            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
-                plan.changes.insert(s.id.clone(), change.clone());
-            }
-        }
+        ask_for(&self.wanted, seen, &mut plan);
         plan
     }
 }

@@ -78,6 +78,25 @@ impl Groups {
     }
 }
 
+/// Limits of memory in `wanted`: `of_lc` bytes for the LC services, of which `of_pool` may be compressed, the rest for the jobs without a pool. Each
+/// group's are split by footprint.
+pub(super) fn divide(
+    groups: &Groups,
+    seen: &Observation,
+    [of_lc, of_pool]: [f64; 2],
+    capacity: f64,
+    wanted: &mut BTreeMap<ServiceId, Change>,
+) {
+    for (ids, memory, compressed) in [(&groups.lc, of_lc, of_pool), (&groups.be, capacity - of_lc, 0.0)] {
+        let sizes: Vec<f64> = ids.iter().map(|id| seen.get(id).and_then(|s| s.memory.footprint_bytes()).unwrap_or(0) as f64).collect();
+        for (id, share) in ids.iter().zip(shares(&sizes)) {
+            if let Some(change) = wanted.get_mut(id) {
+                (change.mem_limit, change.zswap_max) = (Some(limit(memory * share)), Some(pool(compressed * share)));
+            }
+        }
+    }
+}
+
 /// Memory of the services of one group: limit and pool of each.
 pub(super) type Limits = BTreeMap<ServiceId, (Limit, Limit)>;
 

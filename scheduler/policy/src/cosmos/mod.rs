@@ -31,6 +31,7 @@ mod tests;
 pub use settings::{Fixed, Judge, Least, Ratio, Readapt, Settings, Step};
 
 use crate::pace::Pace;
+use crate::policy::ask_for;
 use crate::Policy;
 use groups::{limit, pool, shares, Gathered, Groups, Limits};
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ use surefoot_server::{
 
 const GB: f64 = (1u64 << 30) as f64;
 /// What this policy decides.
-pub(crate) const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
+const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
 /// Standard deviations of a number of requests: a change of load within them is none.
 const LOAD_SIGMAS: f64 = 3.0;
 
@@ -526,11 +527,8 @@ impl Cosmos {
             return next.or_else(|| more(self.most_cores())).map(|s| (Sub::Cores, s)).ok_or("every memory was tried");
         }
         match (self.sub, met) {
-            (Sub::Memory, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached, or fewer missed the target before"),
-            (Sub::Cores, true) if self.rose => {
-                fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached, or fewer missed the target before")
-            }
-            (Sub::Cores, true) => Err("throughput of the BE jobs rises no more"),
+            (Sub::Cores, true) if !self.rose => Err("throughput of the BE jobs rises no more"),
+            (_, true) => fewer().map(|s| (Sub::Cores, s)).ok_or("the least cores are reached, or fewer missed the target before"),
             (sub, false) => more(cores).map(|s| (sub, s)).ok_or("no memory is left to give"),
         }
     }
@@ -652,8 +650,8 @@ impl Policy for Cosmos {
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut plan = Plan::default();
-        let before = (self.current.clone(), self.meanwhile);
         let news = self.groups.follow(seen);
+        let mut moves = news;
         if news {
             self.arrive(now_ms, seen, &mut plan);
             self.period = Gathered::default();
@@ -670,17 +668,15 @@ impl Policy for Cosmos {
             // A step later than asked for is a period longer.
             if now_ms + self.pace.interval_ms() / 2 >= self.next_ms {
                 self.next_ms = now_ms + self.set.step.period_ms;
+                let before = (self.current.clone(), self.meanwhile);
                 self.look(now_ms, seen, &mut plan);
+                moves = (&before.0, before.1) != (&self.current, self.meanwhile);
             }
         }
-        if news || (&self.current, self.meanwhile) != (&before.0, before.1) {
+        if moves {
             self.lay_out(seen, &mut plan);
         }
-        for s in &seen.services {
-            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
-                plan.changes.insert(s.id.clone(), change.clone());
-            }
-        }
+        ask_for(&self.wanted, seen, &mut plan);
         plan
     }
 }

@@ -12,11 +12,12 @@
 //! hour to fetch gigabytes. So the LC services begin with as much as their footprint, and what they give is counted from what they use.
 //! `cosmos-ca` says nothing of memory: the kernel divides it.
 
-use super::groups::{limit, pool, shares, Gathered, Groups};
+use super::groups::{divide, Gathered, Groups};
 use crate::pace::Pace;
+use crate::policy::ask_for;
 use crate::Policy;
 use std::collections::BTreeMap;
-use surefoot_server::{Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId};
+use surefoot_server::{Action, ActionKind, Because, Change, HoldsIf, Observation, Plan, Platform, Report, Resource, ServiceId};
 
 /// Between two steps: COSMOS's period.
 const PERIOD_MS: u64 = 1000;
@@ -216,14 +217,8 @@ impl Slack {
             Ok(all) => self.wanted = all,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
-        let (Some(m), Some(capacity)) = (self.memory, self.capacity) else { return };
-        for (ids, of) in [(&self.groups.lc, m), (&self.groups.be, capacity - m)] {
-            let sizes: Vec<f64> = ids.iter().map(|id| seen.get(id).and_then(|s| s.memory.footprint_bytes()).unwrap_or(0) as f64).collect();
-            for (id, share) in ids.iter().zip(shares(&sizes)) {
-                let Some(change) = self.wanted.get_mut(id) else { continue };
-                let limits: (Limit, Limit) = (limit(of * share), pool(0.0));
-                (change.mem_limit, change.zswap_max) = (Some(limits.0), Some(limits.1));
-            }
+        if let (Some(m), Some(capacity)) = (self.memory, self.capacity) {
+            divide(&self.groups, seen, [m, 0.0], capacity, &mut self.wanted);
         }
     }
 }
@@ -267,11 +262,7 @@ impl Policy for Slack {
         if news || before != (self.cores, self.memory) {
             self.lay_out(seen, &mut plan);
         }
-        for s in &seen.services {
-            if let Some(change) = self.wanted.get(&s.id).filter(|c| !s.placed || c.alters(&s.allocation)) {
-                plan.changes.insert(s.id.clone(), change.clone());
-            }
-        }
+        ask_for(&self.wanted, seen, &mut plan);
         plan
     }
 }

@@ -3,8 +3,8 @@ use crate::perfect::Perfect;
 use crate::testing::Plant;
 use surefoot_server::Kind;
 
-/// A target from where a service is slow (`patience.sample_slow_ms`).
-const SLOW_MS: f64 = 1000.0;
+/// A target from where a service is slow.
+const SLOW_MS: f64 = SLOW_TARGET_MS;
 
 fn policy(p: &Platform, models: Perfect) -> Surefoot {
     Surefoot::new(p, Box::new(models), Settings::default())
@@ -1221,7 +1221,7 @@ fn an_error_that_lets_nothing_be_offered_fades() {
     for _ in 0..100 {
         step(&mut plant, &mut policy);
     }
-    policy.lives.get_mut("a").unwrap().error = 2.0;
+    policy.lives.get_mut("a").unwrap().error = MOST_ERROR;
     let (all, least) = (policy.pool(), policy.books.least());
     policy.books.set("a", all.minus(least));
     for _ in 0..20 {

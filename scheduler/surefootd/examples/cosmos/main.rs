@@ -95,21 +95,32 @@ fn last_state(moments: &[Moment]) -> Option<State> {
     divided.then_some(state)
 }
 
-fn one(at: &VirtualTarget, w: &Workload, judge: &mut Judge, inner: Box<dyn Policy>, seed: u64) -> Result<Outcome> {
-    let mut counted = Counted { inner, steps_ms: vec![] };
-    let (row, moments) = run(at, w, &mut counted, seed, true)?;
-    let from_ms = w.duration_ms as i64 - LAST_MS;
+/// Whether a service's p99 is within its target.
+fn is_met(m: &Moment) -> bool {
+    m.p99_ms.zip(m.qos_target_ms).is_some_and(|(p99, target)| p99 <= target)
+}
+
+/// By time, of what comes later than `from_ms`: whether all targets are met, and the sum of load and the jobs' throughput, as shares of alone.
+fn ticks(at: &VirtualTarget, w: &Workload, moments: &[Moment], from_ms: i64) -> Result<BTreeMap<i64, (bool, f64)>> {
     let alone = alone_instr_per_s(at, at.profiles.service(&w.be[0].job).map_err(bad)?);
     let mut ticks: BTreeMap<i64, (bool, f64)> = BTreeMap::new();
     for m in moments.iter().filter(|m| m.t_ms > from_ms) {
         let tick = ticks.entry(m.t_ms).or_insert((true, 0.0));
         if m.is_lc {
-            tick.0 &= m.p99_ms.zip(m.qos_target_ms).is_some_and(|(p99, target)| p99 <= target);
+            tick.0 &= is_met(m);
             tick.1 += m.load.unwrap_or(0.0);
         } else {
             tick.1 += m.instr_per_s.unwrap_or(0.0) / alone;
         }
     }
+    Ok(ticks)
+}
+
+fn one(at: &VirtualTarget, w: &Workload, judge: &mut Judge, inner: Box<dyn Policy>, seed: u64) -> Result<Outcome> {
+    let mut counted = Counted { inner, steps_ms: vec![] };
+    let (row, moments) = run(at, w, &mut counted, seed, true)?;
+    let from_ms = w.duration_ms as i64 - LAST_MS;
+    let ticks = ticks(at, w, &moments, from_ms)?;
     let n = ticks.len().max(1) as f64;
     let met = ticks.values().filter(|t| t.0).count() as f64 > 0.5 * n;
     let emu = ticks.values().map(|t| if t.0 { t.1 } else { 0.0 }).sum::<f64>() / n;
