@@ -36,7 +36,7 @@ pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_m
     let in_use_mb = footprint_mb.min(limit_gb * 1024.0);
     match &t.profile.paging {
         Some(m) if limit_gb < m.ws_gb => {
-            let (resident_gb, pool_gb) = split(m, limit_gb, t.cms_gb);
+            let (resident_gb, pool_gb) = m.split(limit_gb, t.cms_gb);
             let stored_mb = m.compress_ratio * pool_gb * 1024.0;
             let swapped_mb = (m.ws_gb - resident_gb) * 1024.0;
             let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, swapped_mb, ..rates(p, t, r, m) };
@@ -46,13 +46,6 @@ pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_m
         Some(m) => MemoryUse { in_use_mb: m.ws_gb * 1024.0, paged: Some(Paged::default()) },
         None => MemoryUse { in_use_mb, paged: (in_use_mb >= footprint_mb).then(Paged::default) },
     }
-}
-
-/// Resident part and pool, GB, as [`faults`] has them: no page is stored twice, so the pool may be smaller than it might.
-fn split(m: &Paging, limit_gb: f64, cms_gb: f64) -> (f64, f64) {
-    let most_gb = cms_gb.clamp(0.0, limit_gb);
-    let resident_gb = limit_gb - most_gb;
-    (resident_gb, most_gb.min((m.ws_gb - resident_gb) / m.compress_ratio))
 }
 
 /// What faults are counted by: requests, or thousands of a job's instructions, 1/s.
@@ -102,13 +95,33 @@ mod tests {
         assert!((m - paged.pool_mb + paged.swapped_mb - ws_mb).abs() < 1e-6, "{paged:?}");
     }
 
-    /// Under 16 GB: 4 GB of pool stand for 8, and 12 stay; of a pool of 12, 10 hold the other 20 of 24; without a pool all is resident.
+    /// 24 GB at 2 : 1 under 16 GB: a pool of 4 stands for 8, and 12 stay. Of 12 that are allowed 8 hold the other 16 of 24. Without one the rest is on the disk.
     #[test]
-    fn the_pool_holds_no_page_twice() {
-        assert_eq!(split(&paging(), 16.0, 4.0), (12.0, 4.0));
-        assert_eq!(split(&paging(), 16.0, 12.0), (4.0, 10.0));
-        assert_eq!(split(&paging(), 16.0, 0.0), (16.0, 0.0));
+    fn no_more_is_compressed_than_the_limit_leaves_no_room_for() {
+        assert_eq!(paging().split(16.0, 4.0), (12.0, 4.0));
+        assert_eq!(paging().split(16.0, 12.0), (8.0, 8.0));
+        assert_eq!(paging().split(16.0, 0.0), (16.0, 0.0));
         // More pool than memory is all of it.
-        assert_eq!(split(&paging(), 8.0, 9.0), (0.0, 8.0));
+        assert_eq!(paging().split(8.0, 9.0), (0.0, 8.0));
+        // Pages that do not compress gain nothing; what is allowed is tried.
+        assert_eq!(Paging { compress_ratio: 1.0, ..paging() }.split(16.0, 4.0), (12.0, 4.0));
+    }
+
+    /// A pool that is allowed and not needed changes neither what stays in memory nor what a request waits for.
+    #[test]
+    fn room_that_is_not_needed_costs_nothing() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+        let all = crate::profile::Profiles::load(&[folder]).unwrap();
+        let service = all.service("memcached-lancet").unwrap();
+        let m = service.paging.as_ref().unwrap();
+        let limit_gb = 0.8 * m.ws_gb;
+        let need_gb = (m.ws_gb - limit_gb) / (m.compress_ratio - 1.0);
+        let of = |cms_gb: f64| {
+            let free = Tenant::new(service.clone(), 37_500.0, 16, surefoot_server::CpuSet::range(0, 16), 1);
+            faults(Some(m), &Tenant { mem_gb: Some(limit_gb), cms_gb, ..free })
+        };
+        assert!(need_gb < 0.7 * limit_gb && of(need_gb).0 > 0.0, "{need_gb} of {limit_gb}");
+        assert_eq!(of(need_gb), of(1.4 * need_gb));
+        assert!(of(0.9 * need_gb).1 > of(need_gb).1, "what the pool lacks comes from the disk");
     }
 }

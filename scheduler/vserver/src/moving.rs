@@ -46,7 +46,9 @@ pub(crate) fn step(p: &PlatformProfile, t: &Tenant, wants: Limits, ins_per_s: f6
     let set_gb = set_gb(t);
     // Above what is touched a limit takes nothing, and no pool is filled.
     let real = |l: Limits| match l.mem_gb {
-        Some(limit_gb) if limit_gb < set_gb => (limit_gb, l.cms_gb.clamp(0.0, limit_gb)),
+        Some(limit_gb) if limit_gb < set_gb => {
+            (limit_gb, t.profile.paging.as_ref().map_or(l.cms_gb.clamp(0.0, limit_gb), |m| m.split(limit_gb, l.cms_gb).1))
+        }
         _ => (set_gb, 0.0),
     };
     let (has, to) = (real(Limits::of(t)), real(wants));

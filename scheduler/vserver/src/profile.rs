@@ -224,6 +224,19 @@ pub struct Paging {
     pub lru_error: f64,
 }
 
+impl Paging {
+    /// Resident part and pool, GB, under a limit below the working set with a pool of at most `cms_gb` in it.
+    ///
+    /// A kernel compresses no more than it must: pages go until the rest fits. So the pool ends where resident pages and stored ones are the
+    /// whole set, and what more is allowed stays empty. No page is stored twice.
+    pub(crate) fn split(&self, limit_gb: f64, cms_gb: f64) -> (f64, f64) {
+        let gain = self.compress_ratio - 1.0;
+        let enough_gb = if gain > 0.0 { (self.ws_gb - limit_gb).max(0.0) / gain } else { f64::INFINITY };
+        let pool_gb = cms_gb.clamp(0.0, limit_gb).min(enough_gb);
+        (limit_gb - pool_gb, pool_gb)
+    }
+}
+
 impl Profile {
     /// The same with another working set; None where it does not say how it pages.
     pub fn with_working_set(&self, ws_gb: f64) -> Option<Self> {

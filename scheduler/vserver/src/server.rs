@@ -69,8 +69,8 @@ struct Interval {
     length_ms: u64,
     /// None without completions.
     latency: Option<Latency>,
-    /// Requests simulated one by one: their response times are in `Entry::requests_ms`, this many.
-    requests: Option<usize>,
+    /// Response times of requests simulated one by one, sorted; None where laws tell of them.
+    requests_ms: Option<Vec<f64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +82,6 @@ struct Entry {
     placed: bool,
     sample: Option<Sample>,
     intervals: VecDeque<Interval>,
-    requests_ms: VecDeque<f64>,
     /// Whether its latency feed says anything, and since when it has said nothing.
     speaks: bool,
     silent_since_ms: Option<u64>,
@@ -275,7 +274,6 @@ impl VirtualServer {
                         placed: false,
                         sample: None,
                         intervals: VecDeque::new(),
-                        requests_ms: VecDeque::new(),
                         speaks: true,
                         silent_since_ms: None,
                         client_keeps_up: true,
@@ -376,10 +374,8 @@ impl VirtualServer {
                 };
                 latency(l, s.count.round() as u64, achieved, errors, [said].into_iter())
             });
-            if let Some(list) = requests {
-                e.requests_ms.extend(list);
-            }
-            e.intervals.push_back(Interval { end_ms: self.now_ms, length_ms: tick_ms, latency, requests: requests.map(<[f64]>::len) });
+            let requests_ms = requests.map(<[f64]>::to_vec);
+            e.intervals.push_back(Interval { end_ms: self.now_ms, length_ms: tick_ms, latency, requests_ms });
             e.forget_until(self.now_ms);
         }
     }
@@ -405,8 +401,7 @@ impl Entry {
     /// Intervals beyond the longest window.
     fn forget_until(&mut self, now_ms: u64) {
         while self.intervals.front().is_some_and(|x| x.end_ms + LONGEST_WINDOW_MS <= now_ms) {
-            let gone = self.intervals.pop_front().and_then(|x| x.requests).unwrap_or(0);
-            self.requests_ms.drain(..gone);
+            self.intervals.pop_front();
         }
     }
 
@@ -432,11 +427,11 @@ impl Entry {
         let list: Vec<Latency> = recent.clone().filter_map(|x| x.latency).collect();
         // Those without completions count as time too.
         let passed_ms = recent.clone().map(|x| x.length_ms).sum::<u64>() as f64;
-        match recent.clone().map(|x| x.requests).sum::<Option<usize>>() {
-            Some(n) => {
+        match recent.map(|x| x.requests_ms.as_deref()).collect::<Option<Vec<_>>>() {
+            Some(requests_ms) => {
                 // Every request is at hand: exact percentiles.
-                let mut ms: Vec<f64> = self.requests_ms.range(self.requests_ms.len() - n..).copied().collect();
-                let l = crate::steady::nearest_rank(&mut ms)?;
+                let l = crate::steady::nearest_rank_of(&requests_ms)?;
+                let n: usize = requests_ms.iter().map(|ms| ms.len()).sum();
                 let errors = list.iter().map(|l| l.errors).sum();
                 Some(latency(l, n as u64, n as f64 * 1e3 / passed_ms, errors, list.iter().map(|l| l.verdict)))
             }

@@ -778,8 +778,8 @@ pub(crate) fn faults(paging: Option<&Paging>, t: &Tenant) -> (f64, f64) {
     if limit >= m.ws_gb {
         return (0.0, 0.0);
     }
-    let z = t.cms_gb.clamp(0.0, limit);
-    let resident = ((limit - z) / m.ws_gb).min(1.0);
+    let (resident_gb, z) = m.split(limit, t.cms_gb);
+    let resident = (resident_gb / m.ws_gb).min(1.0);
     let covered = (resident + m.compress_ratio * z / m.ws_gb).min(1.0);
     let outside = |x: f64| 1.0 - x.powf(m.page_skew);
     // How well the pool works as a second stage; without one, reclaim also evicts warm pages.
