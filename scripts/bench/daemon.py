@@ -1,28 +1,37 @@
 #!/usr/bin/env python3
-"""What the daemon costs: `surefootd run` on this machine with six services, a decision every 100 ms.
+"""What the daemon costs: `surefootd run` on this machine with six services and a decision every 100 ms, or as asked.
 
 Three memcached containers under light load feed their latency back ten times a second; three memory-streaming BE jobs run
 beside them. CPU share and memory are the daemon's own, scraped after a warm-up and at the end, so that starting containers is
 left out. Needs root, a container engine and the images (make images).
 
-    scripts/bench/daemon.py BIN_DIR OUT_DIR [SECONDS] [POLICY[:BUNDLE] ...]
+    scripts/bench/daemon.py BIN_DIR OUT_DIR [SECONDS] [POLICY[:BUNDLE] ...] [--interval-ms N] [--services LC,BE] [--warm-up S]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 PORT = 9470
-LC, BE = 3, 3
 RPS = 500
-WARMUP_S = 30
 START_S = 90
+
+
+@dataclass(frozen=True)
+class Bed:
+    """How often the daemon decides, of how many services and jobs, and after how long it is measured."""
+
+    interval_ms: int
+    lc: int
+    be: int
+    warm_up_s: float
 
 
 def scrape() -> dict[str, float]:
@@ -31,18 +40,18 @@ def scrape() -> dict[str, float]:
     return {k: float(v) for k, v in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
-def config(path: Path) -> None:
-    text = f'metrics_port = {PORT}\nstate_dir = "state"\n'
-    for n in range(LC):
+def config(path: Path, bed: Bed) -> None:
+    text = f'metrics_port = {PORT}\nstate_dir = "state"\ninterval_ms = {bed.interval_ms}\n'
+    for n in range(bed.lc):
         text += f'[[service]]\nservice = "memcached"\nid = "memcached-{n}"\nport = {21400 + n}\n'
-    for n in range(BE):
+    for n in range(bed.be):
         text += f'[[service]]\nservice = "stream"\nid = "stream-{n}"\n'
     path.write_text(text, encoding="utf-8")
 
 
-def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str) -> dict[str, object]:
+def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str, bed: Bed) -> dict[str, object]:
     out.mkdir(parents=True, exist_ok=True)
-    config(out / "node.toml")
+    config(out / "node.toml", bed)
     args = [str(binaries / "surefootd"), "run", "--server", "local", "--policy", policy, "--config", str(out / "node.toml")]
     if bundle:
         args += ["--bundle", bundle]
@@ -56,12 +65,13 @@ def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str)
                 if node.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"bench_daemon: the daemon did not start; see {log}")
                 time.sleep(0.1)
-            for n in range(LC):
+            for n in range(bed.lc):
                 load = [str(binaries / "surefoot-loadgen"), "--protocol", "memcached", "--target", f"127.0.0.1:{21400 + n}"]
-                load += ["--rps", str(RPS), "--duration", f"{seconds + 2 * WARMUP_S:g}s", "--warmup", "1s", "--connections", "4"]
+                load += ["--rps", str(RPS), "--duration", f"{seconds + 2 * bed.warm_up_s:g}s", "--warmup", "1s"]
+                load += ["--connections", "4"]
                 load += ["--service", f"memcached-{n}", "--feed", str(out / "state" / "feed.sock"), "--json"]
                 loads.append(subprocess.Popen(load, stdout=subprocess.DEVNULL, stderr=err))
-            time.sleep(WARMUP_S)
+            time.sleep(bed.warm_up_s)
             first, begin = scrape(), time.monotonic()
             time.sleep(seconds)
             last, span_s = scrape(), time.monotonic() - begin
@@ -83,13 +93,20 @@ def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str)
 
 
 def main() -> None:
-    if len(sys.argv) < 3:
-        raise SystemExit(__doc__)
-    binaries, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 60.0
-    for name in sys.argv[4:] or ["unmanaged", "parties"]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binaries", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0)
+    parser.add_argument("policies", nargs="*", default=["unmanaged", "parties"])
+    parser.add_argument("--interval-ms", type=int, default=100)
+    parser.add_argument("--services", default="3,3")
+    parser.add_argument("--warm-up", type=float, default=30.0)
+    args = parser.parse_args()
+    lc, be = (int(n) for n in args.services.split(","))
+    bed = Bed(args.interval_ms, lc, be, args.warm_up)
+    for name in args.policies:
         policy, _, bundle = name.partition(":")
-        print(json.dumps(measure(binaries, out / policy, seconds, policy, bundle)))
+        print(json.dumps(measure(args.binaries.resolve(), args.out.resolve() / policy, args.seconds, policy, bundle, bed)))
 
 
 if __name__ == "__main__":

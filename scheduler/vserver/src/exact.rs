@@ -58,6 +58,42 @@ pub(crate) struct Count {
     pub rejected: u64,
 }
 
+/// Requests that wait for a worker, in order, and what work they are together.
+///
+/// In overload there are millions, and how much they are is asked at every segment: it is kept, as an integer, so that coming and going leave
+/// no error behind.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    jobs: VecDeque<Job>,
+    /// In units of [`UNIT`].
+    sum: u128,
+}
+
+/// A mean service time in a [`Line`]'s sum.
+const UNIT: f64 = (1u64 << 40) as f64;
+
+impl Line {
+    fn push(&mut self, job: Job) {
+        self.sum += Self::units(&job);
+        self.jobs.push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front()?;
+        self.sum -= Self::units(&job);
+        Some(job)
+    }
+
+    /// In mean service times.
+    fn work(&self) -> f64 {
+        self.sum as f64 / UNIT
+    }
+
+    fn units(job: &Job) -> u128 {
+        (job.work * UNIT) as u128
+    }
+}
+
 /// One service.
 #[derive(Clone, Debug)]
 pub(crate) struct House {
@@ -70,7 +106,7 @@ pub(crate) struct House {
     front_free_s: f64,
     /// When each that has passed the front, or will, is at the workers.
     passing: VecDeque<(f64, Job)>,
-    waiting: VecDeque<Job>,
+    waiting: Line,
     /// By the work clock at which each ends; its arrival and number.
     running: BinaryHeap<Reverse<(Time, u64, Time)>>,
     /// Mean service times that a worker with a task to itself has done.
@@ -92,7 +128,7 @@ impl House {
             number: 0,
             front_free_s: now_s,
             passing: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Line::default(),
             running: BinaryHeap::new(),
             clock: 0.0,
             answered: BinaryHeap::new(),
@@ -101,13 +137,12 @@ impl House {
 
     /// Work ahead of a newcomer at the front and at the workers.
     pub fn backlog_s(&self, now_s: f64, pace: &Pace) -> [f64; 2] {
-        let waiting: f64 = self.waiting.iter().map(|j| j.work).sum();
-        [(self.front_free_s - now_s).max(0.0), waiting * pace.service_s / f64::from(pace.workers)]
+        [(self.front_free_s - now_s).max(0.0), self.waiting.work() * pace.service_s / f64::from(pace.workers)]
     }
 
     /// Requests in the house.
     pub fn inside(&self) -> usize {
-        self.passing.len() + self.waiting.len() + self.running.len()
+        self.passing.len() + self.waiting.jobs.len() + self.running.len()
     }
 
     /// Let a segment pass; `list` gets the response times, ms, of requests that are answered in it.
@@ -134,7 +169,9 @@ impl House {
             if ends_s <= next {
                 self.end_one(now, pace);
             } else if comes_s <= next {
-                self.waiting.extend(self.passing.pop_front().map(|(_, job)| job));
+                if let Some((_, job)) = self.passing.pop_front() {
+                    self.waiting.push(job);
+                }
             } else {
                 self.arrive(now, pace, &mut count);
             }
@@ -175,7 +212,7 @@ impl House {
 
     fn begin(&mut self, pace: &Pace) {
         while self.running.len() < pace.workers as usize {
-            let Some(job) = self.waiting.pop_front() else { return };
+            let Some(job) = self.waiting.pop() else { return };
             self.running.push(Reverse((Time(self.clock + job.work), job.number, Time(job.arrived_s))));
         }
     }
@@ -253,13 +290,30 @@ mod tests {
         let p = pace(0.0, 100.0, 4);
         let mut h = house(&p, 0.0, 1);
         for number in 0..4 {
-            h.waiting.push_back(Job { arrived_s: 0.0, number, work: 1.0 });
+            h.waiting.push(Job { arrived_s: 0.0, number, work: 1.0 });
         }
         let mut list = vec![];
         h.pass(0.0, 0.05, &p, &mut list);
         // Half of each is left: two workers need twice as long for it.
         h.pass(0.05, 0.2, &Pace { workers: 2, ..p.clone() }, &mut list);
         assert!(list.len() == 4 && list.iter().all(|ms| (ms - 150.0).abs() < 1e-6), "{list:?}");
+    }
+
+    /// However many come and go, the work that waits is that of the requests that are left.
+    #[test]
+    fn a_line_knows_its_work() {
+        let mut line = Line::default();
+        let works = ServiceTimes::new(1.0, 4.0, 3);
+        for number in 0..20_000u64 {
+            line.push(Job { arrived_s: 0.0, number, work: works.of(number) });
+            if number % 3 != 0 {
+                line.pop();
+            }
+        }
+        let sum: f64 = line.jobs.iter().map(|j| j.work).sum();
+        assert!(line.jobs.len() > 6000 && (line.work() / sum - 1.0).abs() < 1e-9, "{} of {sum}", line.work());
+        while line.pop().is_some() {}
+        assert_eq!(line.work(), 0.0);
     }
 
     /// What does not fit in the house is turned away and counted.

@@ -255,6 +255,9 @@ impl Cosmos {
         for ((id, share), w) in self.groups.lc.iter().zip(shares(&lc)).zip(lc) {
             let own = m * share;
             let gamma = self.sizes.ratio.get(id).copied().unwrap_or(self.set.ratio.start);
+            // What may be read wrong, or change, without a new search is what the pool has room for.
+            let Readapt { footprint, ratio, .. } = self.set.readapt;
+            let (w, gamma) = (w / (1.0 - footprint).max(0.0), (gamma / (1.0 + ratio)).max(self.set.ratio.least));
             all.insert(id.clone(), (limit(own), pool(largest_pool(w, own, gamma))));
         }
         for (id, share) in self.groups.be.iter().zip(shares(&self.sizes.of(&self.groups.be))) {
