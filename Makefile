@@ -64,13 +64,13 @@ STAGES := tests/test_team.py tests/test_dvc_history.py tests/test_pipelines_trai
 test-python: test-python-others test-python-tracking test-python-stages
 
 test-python-others: setup
-	python -m pytest tests $(TRACKING:%=--ignore %) $(STAGES:%=--ignore %)
+	python -m pytest -o cache_dir=.pytest_cache/others tests $(TRACKING:%=--ignore %) $(STAGES:%=--ignore %)
 
 test-python-tracking: setup
-	python -m pytest $(TRACKING)
+	python -m pytest -o cache_dir=.pytest_cache/tracking $(TRACKING)
 
 test-python-stages: setup
-	python -m pytest $(STAGES)
+	python -m pytest -o cache_dir=.pytest_cache/stages $(STAGES)
 
 test-engine: setup
 	@scripts/test/engine.sh

@@ -181,15 +181,13 @@ impl Policy for Misread {
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {
         let mut wrong = seen.clone();
-        let times = |bytes: Option<u64>, by: f64| bytes.map(|b| (b as f64 * by) as u64);
         for m in wrong.services.iter_mut().map(|s| &mut s.memory) {
-            // What is swapped out takes up the difference: w is its sum with what is resident.
+            // What is swapped out takes up the difference, w being its sum with what is resident; where that is too little, what is resident does.
             let resident = m.in_use_bytes.unwrap_or(0).saturating_sub(m.pool_bytes.unwrap_or(0));
-            m.swapped_bytes = m.swapped_bytes.map(|s| (((resident + s) as f64 * self.w) as u64).saturating_sub(resident));
-            if self.w < 1.0 && m.swapped_bytes == Some(0) {
-                m.in_use_bytes = times(m.in_use_bytes, self.w);
-            }
-            m.stored_bytes = times(m.stored_bytes, self.gamma);
+            let w = ((resident + m.swapped_bytes.unwrap_or(0)) as f64 * self.w) as u64;
+            m.swapped_bytes = m.swapped_bytes.map(|_| w.saturating_sub(resident));
+            m.in_use_bytes = m.in_use_bytes.map(|b| b - resident.saturating_sub(w));
+            m.stored_bytes = m.stored_bytes.map(|b| (b as f64 * self.gamma) as u64);
         }
         self.inner.step(now_ms, &wrong)
     }
