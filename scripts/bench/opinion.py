@@ -2,8 +2,8 @@
 """Does the virtual server say of policies what every request by itself says?
 
 The same runs twice, by the laws of queues and with `--exact`, and a table of both: means, their ratio, and in how many workloads
-the order of the policies is the same. Worlds are taken some at a time, and an interrupted run is gone on with; `--so-far` prints the table of
-what is there. Each case of 150 s takes some 20 s of a CPU.
+the order of the policies is the same. Worlds are taken some at a time, and an interrupted run is gone on with; `--so-far` prints
+the table of what is there. Each case of 150 s takes some 20 s of a CPU.
 
     scripts/bench/opinion.py SUREFOOTD OUT [--worlds RANGE:FIRST..LAST] [--policies NAMES] [--bundle B] [--so-far]
 """
