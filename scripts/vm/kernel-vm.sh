@@ -59,7 +59,9 @@ chmod +x "$image/init"
 share=$work/share
 mkdir -p "$share"
 cp "$program" "$share/program"
-printf '%q ' /share/program "$@" >"$share/command"
+# How often tests do what they do at random is told by the environment.
+for name in "${!SUREFOOT_COSMOS_@}"; do printf 'export %s=%q\n' "$name" "${!name}"; done >"$share/command"
+printf '%q ' /share/program "$@" >>"$share/command"
 truncate -s 512M "$work/swap"
 
 scripts/vm/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on -smp 8,sockets=2,cores=2,threads=2 -m 1024 \

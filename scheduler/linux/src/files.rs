@@ -61,6 +61,11 @@ pub trait Files: Debug + Send + Sync {
     /// Whether [`Files::write`] has the right to; nothing is written.
     fn writable(&self, path: &Path) -> bool;
 
+    /// Whether this process makes the changes itself, so that what the kernel does for a write is done on the CPUs of the thread that asked.
+    fn is_here(&self) -> bool {
+        true
+    }
+
     /// The same files for a thread whose writes may block for long, so that nobody else waits for them; None where nobody would.
     fn aside(&self) -> Option<SharedFiles> {
         None

@@ -1,8 +1,8 @@
 //! This machine behind the [`surefoot_server::Server`] port: services in containers, cgroups or process trees.
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
-//! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back ·
-//! [`memory_use`] what is in use, compressed and faulted in ·
+//! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back, down to a
+//! [`floor`] · [`memory_use`] what is in use, compressed and faulted in ·
 //! [`resctrl`] ways and bandwidth · [`procfs`], [`perf`] and [`gauge`] features · [`feed`] latency intake · [`files`] the one way to kernel
 //! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
 //! back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
@@ -24,6 +24,7 @@ pub mod discover;
 pub mod engine;
 pub mod feed;
 pub mod files;
+pub mod floor;
 pub mod gauge;
 pub mod journal;
 pub mod local;

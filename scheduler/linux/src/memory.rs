@@ -2,20 +2,32 @@
 //!
 //! Whoever lowers `memory.max` or `memory.high` below what is in use does the reclaiming himself, in that one write: seconds for
 //! gigabytes, while the group is slowed down, and with `memory.max` a kill where reclaim does not suffice. [`lower`] takes at
-//! most [`Pace::step_frac`] of what is in use a step, holds still while the group stalls, and gives up where nothing more can be
-//! had. A step still blocks its caller for as long as the kernel reclaims that much, so it belongs into a thread of its own
-//! ([`Lowering`]), never into the 100 ms loop.
+//! most [`Pace::step_frac`] of what is in use a step, holds still while the group stalls or fetches back what was taken, and gives up where
+//! nothing more can be had. A step still blocks its caller for as long as the kernel reclaims that much, so it belongs into a thread of its own
+//! ([`Lowering`]), never into the 100 ms loop. It runs on the CPUs of the group that loses memory: what is compressed for one service costs no
+//! other its time (COSMOS, result C4).
 
 use crate::cgroup::{Cgroup, Knob};
+use crate::child::pin;
+use crate::floor;
+use crate::memory_use::MemoryReading;
+use crate::procfs::may_run_on;
 use crate::psi::Resource;
+use crate::root::Root;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use surefoot_server::{CpuSet, MemoryView};
 
 /// Most that one step takes, bytes: how long a stop may have to wait. The actuator takes no more at once from anybody.
 pub const MOST_STEP_BYTES: u64 = 64 << 20;
+
+/// A step is worth it where it frees this part of what it takes: taking N bytes at a compression ratio r frees N (1 - 1/r), and below 8/7 there
+/// is nothing to be gained. Half of N would be too much to ask: at 1.9, the mean of the COSMOS paper's programs, 0.47 N are freed.
+const WORTH: u64 = 8;
+const PAGE_BYTES: f64 = 4096.0;
 
 /// What a step is done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +47,28 @@ pub struct Pace {
     pub step_bytes: u64,
     /// Between two steps.
     pub interval: Duration,
-    /// No step while tasks stalled for memory more than this share of the time since the last one.
+    /// No step while tasks stalled for memory more than this share of the time since the last look.
     pub stall_frac: f64,
-    /// Gives up after so many steps in a row that took nothing.
+    /// No step while pages come back from zswap at more than this share of the rate at which the last step took them. Linux 6.1 does not count
+    /// the time in which tasks wait for them.
+    pub back_frac: f64,
+    /// Gives up after so many steps in a row that were not worth it ([`WORTH`]).
     pub fruitless: u32,
+    /// After so many looks in a row without a step one is made all the same: who asks for less than what is touched gets it, only later.
+    pub patience: u32,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step_frac: 0.02, step_bytes: MOST_STEP_BYTES, interval: Duration::from_millis(100), stall_frac: 0.1, fruitless: 20 }
+        Pace {
+            step_frac: 0.02,
+            step_bytes: MOST_STEP_BYTES,
+            interval: Duration::from_millis(100),
+            stall_frac: 0.1,
+            back_frac: 0.5,
+            fruitless: 20,
+            patience: 5,
+        }
     }
 }
 
@@ -53,37 +78,98 @@ pub fn step(in_use_bytes: u64, goal_bytes: u64, pace: &Pace) -> u64 {
     in_use_bytes.saturating_sub(goal_bytes).min(most)
 }
 
+/// Whether what is seen of a group since the last look says that it wants back what is taken from it, at `took_per_s` bytes.
+pub fn holds_back(seen: &MemoryView, took_per_s: f64, pace: &Pace) -> bool {
+    let stalls = seen.stall_frac.is_some_and(|frac| frac > pace.stall_frac);
+    let back = seen.pool_swap_ins_per_s.is_some_and(|pages| pages * PAGE_BYTES > pace.back_frac * took_per_s);
+    // Before the first step nothing of ours comes back.
+    stalls || (back && took_per_s > 0.0)
+}
+
+/// Whether a step that was to take `take` bytes of `before` was worth it.
+fn is_worth_it(before: u64, after: u64, take: u64) -> bool {
+    after + take / WORTH < before
+}
+
+/// The limit that keeps what a step has gained. Above what is in use: below it, whoever writes it waits, and the group with him.
+fn kept_bytes(before: u64, after: u64) -> u64 {
+    after + before.saturating_sub(after) / 4
+}
+
+/// This thread on other CPUs, until this goes.
+#[derive(Debug)]
+pub struct OnCpus(Option<CpuSet>);
+
+impl OnCpus {
+    /// On those of a list in the kernel's form, of which this thread's own group may allow a part.
+    ///
+    /// # Errors
+    /// What the kernel says: none of them is allowed to this process.
+    pub fn of(list: &str) -> io::Result<Self> {
+        let cpus = CpuSet::of_kernel(list).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        let now = may_run_on(0).unwrap_or_default();
+        if cpus.is_empty() || now == cpus {
+            return Ok(OnCpus(None));
+        }
+        pin(&cpus)?;
+        Ok(OnCpus(Some(now).filter(|c| !c.is_empty())))
+    }
+}
+
+impl Drop for OnCpus {
+    fn drop(&mut self) {
+        if let Some(e) = self.0.take().and_then(|former| pin(&former).err()) {
+            tracing::warn!("a thread stays on the CPUs of the service that it reclaimed from: {e}");
+        }
+    }
+}
+
 /// Lower what a group has in memory to `goal_bytes`; the copies that zswap keeps of it count as well. Blocks until then, until `stop`, or until it gives up.
 ///
 /// # Errors
 /// What the kernel said; `TimedOut` where no more can be reclaimed (no swap, all of it in use).
 pub fn lower(group: &Cgroup, goal_bytes: u64, hand: Hand, pace: &Pace, stop: &AtomicBool) -> io::Result<()> {
+    lower_to(group, &|| goal_bytes, hand, pace, stop, &|_| Ok(())).map(|_| ())
+}
+
+/// Told after each step that was worth it: what is to be had now, bytes.
+type Gained<'a> = &'a dyn Fn(u64) -> io::Result<()>;
+
+/// The goal may change meanwhile; the last one.
+fn lower_to(group: &Cgroup, goal: &dyn Fn() -> u64, hand: Hand, pace: &Pace, stop: &AtomicBool, gained: Gained<'_>) -> io::Result<u64> {
     let former = group.get(Knob::High);
-    let done = lower_by(group, goal_bytes, hand, pace, stop);
+    let done = lower_by(group, goal, hand, pace, stop, gained);
     // A limit below what is in use would slow the group down for ever.
     let given_back = match former.filter(|_| hand == Hand::High) {
         Some(high) => group.set(Knob::High, &high),
         None => Ok(()),
     };
-    done.and(given_back)
+    done.and_then(|goal| given_back.map(|()| goal))
 }
 
-fn lower_by(group: &Cgroup, goal_bytes: u64, hand: Hand, pace: &Pace, stop: &AtomicBool) -> io::Result<()> {
+fn lower_by(group: &Cgroup, goal: &dyn Fn() -> u64, hand: Hand, pace: &Pace, stop: &AtomicBool, gained: Gained<'_>) -> io::Result<u64> {
     let in_use = || group.memory_bytes().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "memory.current: cannot be read"));
-    let stalled_us = || group.pressure(Resource::Memory).map(|p| p.some.total_us);
-    let (mut fruitless, mut last) = (0, (Instant::now(), stalled_us()));
+    let look = || MemoryReading::of(group, group.pressure(Resource::Memory).map(|p| p.some.total_us), Instant::now());
+    let (mut fruitless, mut held, mut told) = (0, 0, false);
+    let (mut last, mut took_per_s): (Option<MemoryReading>, f64) = (None, 0.0);
     while !stop.load(Ordering::Relaxed) {
-        let now = in_use()?;
+        let (now, goal_bytes) = (in_use()?, goal());
         let take = step(now, goal_bytes, pace);
         if take == 0 {
-            return Ok(());
+            return Ok(goal_bytes);
         }
-        let stall_frac = match (last, stalled_us()) {
-            ((at, Some(then)), Some(us)) => us.saturating_sub(then) as f64 * 1e-6 / at.elapsed().as_secs_f64().max(1e-6),
-            _ => 0.0,
-        };
-        last = (Instant::now(), stalled_us());
-        if stall_frac <= pace.stall_frac {
+        let seen = look();
+        if holds_back(&seen.view(last.as_ref()), took_per_s, pace) && held < pace.patience {
+            held += 1;
+        } else {
+            held = 0;
+            // Where another process makes the write, that one goes there.
+            let there = group.effective_cpus().filter(|_| group.files().is_here()).map(|list| OnCpus::of(&list));
+            if let Some(Err(e)) = there.as_ref().filter(|_| !told) {
+                tracing::warn!("{}: memory is reclaimed on other CPUs than those of the service: {e}", group.cpuset.display());
+                told = true;
+            }
+            let begun = Instant::now();
             match hand {
                 Hand::Reclaim => match group.reclaim(take) {
                     Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
@@ -91,29 +177,41 @@ fn lower_by(group: &Cgroup, goal_bytes: u64, hand: Hand, pace: &Pace, stop: &Ato
                 },
                 Hand::High => group.set(Knob::High, &(now - take).to_string())?,
             }
+            took_per_s = take as f64 / (begun.elapsed() + pace.interval).as_secs_f64();
+            let after = in_use()?;
+            if is_worth_it(now, after, take) {
+                fruitless = 0;
+                gained(kept_bytes(now, after).max(goal_bytes))?;
+            } else {
+                fruitless += 1;
+            }
         }
-        // Our own reclaim is stall too, but of this thread, which is not in the group.
-        fruitless = if in_use()? + take / 2 >= now { fruitless + 1 } else { 0 };
         if fruitless >= pace.fruitless {
             let what = format!("{} bytes are in use, {goal_bytes} were wanted, and no more can be reclaimed", in_use()?);
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
+        // Our own reclaim is stall too, but of this thread, which is not in the group.
+        last = Some(look());
         std::thread::park_timeout(pace.interval);
     }
-    Ok(())
+    Ok(goal())
 }
 
-/// A [`lower`] in a thread of its own, after which `memory.max` is the goal. Ends with its owner.
+/// A [`lower`] in a thread of its own, after which `memory.max` is the goal. Ends with its owner. The goal is what is wanted, and no less than the
+/// [`floor`], which moves as pages do.
+///
+/// The limit follows each step: what a busy service fetches back at once would otherwise be taken for ever. Where the goal is not reached, the
+/// limit is again what it was.
 #[derive(Debug)]
 pub struct Lowering {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
 impl Lowering {
     /// # Errors
     /// The system's, where no thread can be had.
-    pub fn start(group: Cgroup, goal_bytes: u64, pace: Pace) -> io::Result<Self> {
+    pub fn start(root: Root, group: Cgroup, wanted_bytes: u64, pace: Pace) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         let run = move || {
@@ -122,11 +220,15 @@ impl Lowering {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Hand::High,
                 _ => Hand::Reclaim,
             };
-            lower(&group, goal_bytes, hand, &pace, &asked)?;
-            if asked.load(Ordering::Relaxed) {
-                return Ok(());
+            let former = group.get(Knob::Memory);
+            let now = || group.get(Knob::Memory).and_then(|t| t.parse().ok()).unwrap_or(u64::MAX);
+            let keep = |bytes: u64| if bytes < now() { group.set(Knob::Memory, &bytes.to_string()) } else { Ok(()) };
+            let done = lower_to(&group, &|| floor::of(&root, &group).unwrap_or(0).max(wanted_bytes), hand, &pace, &asked, &keep);
+            match (done, former) {
+                (Ok(goal), _) if !asked.load(Ordering::Relaxed) => group.set(Knob::Memory, &goal.to_string()).map(|()| goal),
+                (done, Some(former)) => group.set(Knob::Memory, &former).and(done),
+                (done, None) => done,
             }
-            group.set(Knob::Memory, &goal_bytes.to_string())
         };
         let thread = std::thread::Builder::new().name("lower-memory".into()).spawn(run)?;
         Ok(Lowering { stop, thread: Some(thread) })
@@ -138,8 +240,8 @@ impl Lowering {
         self.thread.as_ref().map(|t| t.thread().id())
     }
 
-    /// How it ended; None while it runs. Tells once.
-    pub fn ended(&mut self) -> Option<io::Result<()>> {
+    /// How it ended, and the limit in force; None while it runs. Tells once.
+    pub fn ended(&mut self) -> Option<io::Result<u64>> {
         if !self.thread.as_ref()?.is_finished() {
             return None;
         }
@@ -179,5 +281,58 @@ mod tests {
             assert!(use_bytes >= goal && n < 400, "{use_bytes} after {n}");
         }
         assert_eq!(use_bytes, goal);
+    }
+
+    /// Taking N bytes frees N (1 - 1/r) of them: at each ratio that is worth compressing for, no step is given up for that. One that frees less
+    /// than an eighth is.
+    #[test]
+    fn a_step_is_worth_what_compression_leaves_of_it() {
+        let take = 16u64 << 20;
+        for (ratio, worth) in [(3.0, true), (2.0, true), (1.9, true), (1.5, true), (1.2, true), (1.1, false), (1.0, false)] {
+            let freed = (take as f64 * (1.0 - 1.0 / ratio)) as u64;
+            assert_eq!(is_worth_it(1 << 30, (1 << 30) - freed, take), worth, "{ratio}");
+        }
+        assert!(!is_worth_it(100, 120, 64), "it has grown meanwhile");
+    }
+
+    /// A quarter of what a step gained is left as room, and a limit is never below what is in use.
+    #[test]
+    fn the_limit_follows_a_step_from_above() {
+        assert_eq!((kept_bytes(1000, 600), kept_bytes(1000, 1000), kept_bytes(1000, 1200)), (700, 1000, 1200));
+    }
+
+    /// Waiting holds a step back, and so do pages that come back from zswap at half the rate at which the last step took them: 10 MB in 100 ms
+    /// are 25,600 pages a second. What came back before the first step, and what the kernel does not count, hold nothing back.
+    #[test]
+    fn pages_that_come_back_hold_the_next_step_back() {
+        let pace = Pace::default();
+        let seen = |stall_frac, pool_swap_ins_per_s| MemoryView { stall_frac, pool_swap_ins_per_s, ..MemoryView::default() };
+        let took_per_s = 25_600.0 * 4096.0;
+        for (stalled, pages, holds) in [
+            (None, None, false),
+            (Some(0.0), Some(0.0), false),
+            (Some(0.1), Some(12_800.0), false),
+            (Some(0.11), None, true),
+            (Some(0.0), Some(12_801.0), true),
+            (None, Some(20_000.0), true),
+        ] {
+            assert_eq!(holds_back(&seen(stalled, pages), took_per_s, &pace), holds, "{stalled:?} {pages:?}");
+        }
+        assert!(!holds_back(&seen(None, Some(1e6)), 0.0, &pace) && holds_back(&seen(Some(0.5), None), 0.0, &pace));
+    }
+
+    /// A thread goes where the list says and comes back; a list of which it may have nothing is refused, and it stays where it is.
+    #[test]
+    fn a_thread_goes_to_other_cpus_and_back() {
+        let all = may_run_on(0).unwrap();
+        let one = all.iter().next().unwrap();
+        {
+            let _there = OnCpus::of(&one.to_string()).unwrap();
+            assert_eq!(may_run_on(0).unwrap(), CpuSet::range(one, one + 1));
+        }
+        assert_eq!(may_run_on(0).unwrap(), all);
+        let none = CpuSet::CAPACITY - 1;
+        assert!(OnCpus::of(&none.to_string()).is_err() && OnCpus::of("").is_ok() && OnCpus::of("x").is_err());
+        assert_eq!(may_run_on(0).unwrap(), all);
     }
 }

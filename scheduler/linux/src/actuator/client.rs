@@ -160,6 +160,10 @@ impl Files for RemoteFiles {
         self.say(from, |from| self.say(to, |to| self.ask(&Request::Rename { from, to }))).map(|_| ())
     }
 
+    fn is_here(&self) -> bool {
+        false
+    }
+
     fn aside(&self) -> Option<SharedFiles> {
         Some(Arc::new(RemoteFiles { at: self.at.clone(), line: Mutex::new(None), patience_s: PATIENCE_ASIDE_S }))
     }

@@ -223,6 +223,9 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_futex,
     libc::SYS_sched_yield,
+    // Reclaim on the CPUs of the group that loses memory.
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
     libc::SYS_getrandom,
     libc::SYS_getpid,
     libc::SYS_gettid,

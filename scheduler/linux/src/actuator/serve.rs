@@ -14,7 +14,8 @@ use super::line::Line;
 use super::protocol::{decode, Reply, Request, SafeOp, MAX_REQUEST};
 use super::record::{knob_of, no_more, Key, Record};
 use crate::cgroup::{Knob, Mounts};
-use crate::files::{Files, SharedFiles};
+use crate::files::{text as text_of, Files, SharedFiles};
+use crate::memory::OnCpus;
 use crate::own::Folder;
 use crate::resctrl::{held_by_others, PREFIX};
 use crate::root::Root;
@@ -58,6 +59,8 @@ pub(super) struct Hands {
     making: Arc<Mutex<Making>>,
     /// Whether the client that asks is still served; None: always.
     served: Option<Arc<AtomicBool>>,
+    /// It has been said that reclaim costs other CPUs than those of the group.
+    elsewhere: Arc<AtomicBool>,
 }
 
 /// Carries out what the allow-list lets through.
@@ -147,7 +150,17 @@ impl Hands {
     pub(super) fn new(allow: Allow, files: SharedFiles, root: Root) -> Self {
         let mounts = Mounts::read(&root);
         let making = Making::new(allow.terms().services);
-        Hands { allow, files, root, mounts, record: None, word_of_others: None, making: Arc::new(Mutex::new(making)), served: None }
+        Hands {
+            allow,
+            files,
+            root,
+            mounts,
+            record: None,
+            word_of_others: None,
+            making: Arc::new(Mutex::new(making)),
+            served: None,
+            elsewhere: Arc::default(),
+        }
     }
 
     fn record(&self) -> Option<MutexGuard<'_, Record>> {
@@ -250,7 +263,9 @@ impl Hands {
                 of_cgroup = Some(key);
             }
         }
+        let there = self.at_the_expense_of(path.as_ref());
         let done = self.files.write(path.as_ref(), text);
+        drop(there);
         if let Some(key) = of_cgroup.filter(|_| self.served.as_ref().is_some_and(|s| !s.load(Ordering::Acquire))) {
             // Its client has gone while this waited for the kernel, and what was there before is in force again: but for this.
             if let Err(e) = self.record().map_or(Ok(()), |r| r.put_one_back(&key)) {
@@ -258,6 +273,23 @@ impl Hands {
             }
         }
         Ok(done)
+    }
+
+    /// What the kernel does for a write that takes memory from a group is done on that group's CPUs, where this process may use them.
+    fn at_the_expense_of(&self, path: &Path) -> Option<OnCpus> {
+        if !path.file_name().is_some_and(|f| f == "memory.reclaim" || f == "memory.high") {
+            return None;
+        }
+        let list = text_of(self.files.as_ref(), path.parent()?.join("cpuset.cpus.effective"))?;
+        match OnCpus::of(&list) {
+            Ok(there) => Some(there),
+            Err(e) => {
+                if !self.elsewhere.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{}: memory is reclaimed on other CPUs than {list}, those of the group: {e}", path.display());
+                }
+                None
+            }
+        }
     }
 
     /// A group of resctrl, within the bounds.

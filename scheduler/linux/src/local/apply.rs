@@ -80,6 +80,9 @@ impl LocalServer {
         if new.is_empty() && turn == ClassTurn::NotNeeded {
             return Ok(Applied::default());
         }
+        for (id, _) in new.iter().filter(|(id, a)| a.mem_limit_bytes != self.services[*id].allocation.mem_limit_bytes) {
+            self.keeper.end_lowering(id);
+        }
         if turn == ClassTurn::Now {
             self.short_of = None;
         }
@@ -306,10 +309,11 @@ impl LocalServer {
                     knob(Some(Pass::Shrink), Knob::Weight, to)?;
                 }
             }
-            for (k, want, has) in [
-                (Knob::Memory, a.mem_limit_bytes, s.allocation.mem_limit_bytes),
-                (Knob::Zswap, a.zswap_max_bytes, s.allocation.zswap_max_bytes),
-            ] {
+            let limit = a.mem_limit_bytes.filter(|want| Some(*want) != s.allocation.mem_limit_bytes || !s.placed);
+            let limit = limit.map_or(a.mem_limit_bytes, |want| Some(self.at_least_floor(id, want)));
+            for (k, want, has) in
+                [(Knob::Memory, limit, s.allocation.mem_limit_bytes), (Knob::Zswap, a.zswap_max_bytes, s.allocation.zswap_max_bytes)]
+            {
                 // One that is not placed may have what a run left that died.
                 if (want == has && s.placed) || (k == Knob::Memory && self.lowers_memory(id, want)) {
                     continue;

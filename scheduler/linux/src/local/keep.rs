@@ -7,12 +7,16 @@
 //! Two writes wait for the kernel to move memory, so they run in threads of their own and not in the control loop: `cpuset.mems`
 //! (memory follows the CPUs to their NUMA nodes, where there is room for it) and a memory limit below what is in use
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
+//!
+//! A memory limit is no lower than what the service's pages need ([`crate::floor`]). They change, so what is needed is read at each look: a limit
+//! rises at once where they need more, and falls back to what was wanted as they need less.
 
 use super::control::Control;
 use super::lend::look;
 use super::limits::Value;
 use super::LocalServer;
-use crate::cgroup::{quota_value, Cgroup, Knob};
+use crate::cgroup::{quota_value, Cgroup, Knob, Version};
+use crate::floor;
 use crate::memory::{Lowering, Pace};
 use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +29,8 @@ use surefoot_server::{Allocation, CpuSet, Kind, ServiceId};
 const CALM: Duration = Duration::from_secs(10);
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 const MOST_PAUSE: Duration = Duration::from_secs(60);
+/// A raised limit is lowered again where it is more than this above what pages need: less is their coming and going.
+const SLACK_FRAC: f64 = 0.05;
 
 /// A value that is to stay.
 #[derive(Debug)]
@@ -34,11 +40,13 @@ struct Held {
     settled: bool,
     /// It could not be reached. Only another value is tried again.
     given_up: bool,
+    /// A memory limit that the pages need in place of it, bytes.
+    raised: Option<u64>,
 }
 
 impl Held {
     fn new(value: String, settled: bool) -> Self {
-        Held { value, settled, given_up: false }
+        Held { value, settled, given_up: false, raised: None }
     }
 }
 
@@ -72,12 +80,14 @@ enum Work {
 }
 
 impl Work {
-    fn ended(&mut self) -> Option<io::Result<()>> {
+    /// How it ended, and the memory limit that is in force then.
+    fn ended(&mut self) -> Option<io::Result<Option<u64>>> {
         match self {
-            Work::Lowering(l) => l.ended(),
+            Work::Lowering(l) => Some(l.ended()?.map(Some)),
             Work::Write(t) => {
                 t.as_ref().filter(|t| t.is_finished())?;
-                Some(t.take()?.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended by itself"))))
+                let done = t.take()?.join().unwrap_or_else(|_| Err(io::Error::other("the thread ended by itself")));
+                Some(done.map(|()| None))
             }
         }
     }
@@ -131,7 +141,7 @@ impl Keeper {
         match (before, values.get_mut(&Knob::Memory)) {
             (Some(before), Some(now)) if before.value == now.value => *now = before,
             // What was on its way to another limit ends first.
-            _ => self.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory),
+            _ => self.end_lowering(id),
         }
         self.held.insert(id.into(), values);
         self.looked.remove(id);
@@ -151,6 +161,19 @@ impl Keeper {
         }
     }
 
+    /// Memory limits that stand in place of lower ones that were wanted: service, wanted, in force.
+    pub(super) fn raised(&self) -> impl Iterator<Item = (&ServiceId, u64, u64)> {
+        self.held.iter().filter_map(|(id, values)| {
+            let held = values.get(&Knob::Memory)?;
+            Some((id, held.value.parse().ok()?, held.raised?))
+        })
+    }
+
+    /// What takes memory from a service for a limit that a plan is about to replace.
+    pub(super) fn end_lowering(&mut self, id: &str) {
+        self.work.retain(|(of, knob), _| of != id || *knob != Knob::Memory);
+    }
+
     /// Wait for what is under way: it must not overwrite what is given back next.
     pub(super) fn end_work(&mut self, id: &str) {
         self.work.retain(|(of, _), _| of != id);
@@ -164,6 +187,13 @@ fn pause(before: Duration, since: Duration) -> Duration {
     } else {
         (before * 2).clamp(LEAST_PAUSE, MOST_PAUSE)
     }
+}
+
+/// The limit in place of one that is wanted: `floor`, but for one that was raised to about that already. None: what is wanted will do.
+fn raise(wanted: u64, raised: Option<u64>, floor: Option<u64>) -> Option<u64> {
+    let floor = floor.filter(|f| *f > wanted)?;
+    let stands = raised.filter(|r| *r >= floor && *r as f64 <= floor as f64 * (1.0 + SLACK_FRAC));
+    Some(stands.unwrap_or(floor))
 }
 
 /// Bytes that these nodes have free or can drop from their page cache at once.
@@ -184,7 +214,13 @@ impl LocalServer {
     /// True for a memory limit below what is in use, which is reached on the side.
     pub(super) fn lowers_memory(&self, id: &str, limit_bytes: Option<u64>) -> bool {
         let Some(Control::Files(c)) = self.services.get(id).map(|s| &s.control) else { return false };
-        c.version == crate::cgroup::Version::V2 && limit_bytes.zip(c.memory_bytes()).is_some_and(|(limit, used)| limit < used)
+        c.version == Version::V2 && limit_bytes.zip(c.memory_bytes()).is_some_and(|(limit, used)| limit < used)
+    }
+
+    /// A memory limit, or what the pages of the service need where that is more.
+    pub(super) fn at_least_floor(&self, id: &str, limit_bytes: u64) -> u64 {
+        let Some(Control::Files(c)) = self.services.get(id).map(|s| &s.control) else { return limit_bytes };
+        raise(limit_bytes, None, floor::of(&self.config.root, c)).unwrap_or(limit_bytes)
     }
 
     /// Partitions stand in the way of plans that move CPUs: the kernel refuses their neighbours. [`LocalServer::keep`] makes them again.
@@ -306,24 +342,35 @@ impl LocalServer {
             let mut lost = vec![];
             for (knob, held) in values.iter_mut() {
                 let key = (id.clone(), *knob);
-                if held.given_up {
-                    continue;
-                }
                 match work.get_mut(&key).map(Work::ended) {
-                    Some(None) => continue,
+                    Some(None) => {
+                        if *knob == Knob::Memory {
+                            make_room(&self.config.root, id, group, held);
+                        }
+                        continue;
+                    }
                     Some(Some(ended)) => {
                         work.remove(&key);
-                        if let Err(e) = ended {
-                            tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
-                            if *knob == Knob::Memory {
-                                held.given_up = true;
-                            } else {
-                                lost.push(*knob);
+                        match ended {
+                            Ok(limit) => held.raised = limit.filter(|l| l.to_string() != held.value).or(held.raised),
+                            Err(e) => {
+                                tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
+                                if *knob == Knob::Memory {
+                                    held.given_up = true;
+                                } else {
+                                    lost.push(*knob);
+                                }
+                                continue;
                             }
-                            continue;
                         }
                     }
                     None => {}
+                }
+                if *knob == Knob::Memory {
+                    make_room(&self.config.root, id, group, held);
+                }
+                if held.given_up {
+                    continue;
                 }
                 // Between two plans cores may be lent: none moves while they are looked at.
                 let lends = *knob == Knob::Cpus && self.lending.contains(id);
@@ -332,7 +379,8 @@ impl LocalServer {
                     continue;
                 }
                 let lent = loans.as_ref().and_then(|l| l.cpus_of(id)).map(|cpus| cpus.to_string());
-                let value = lent.as_ref().unwrap_or(&held.value);
+                let raised = held.raised.map(|bytes| bytes.to_string());
+                let value = lent.as_ref().or(raised.as_ref()).unwrap_or(&held.value);
                 // A service that has ended, or a file that cannot be read, is found elsewhere.
                 let Some(got) = group.get(*knob) else { continue };
                 if knob.same(value, &got) {
@@ -344,7 +392,8 @@ impl LocalServer {
                     let what = group.file(*knob).map_or_else(String::new, |f| f.display().to_string());
                     tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{value}\" ({count} times so far)");
                 }
-                let bytes = held.value.parse::<u64>().unwrap_or(u64::MAX);
+                let wanted = held.value.parse::<u64>().unwrap_or(u64::MAX);
+                let bytes = held.raised.unwrap_or(wanted);
                 let done = match knob {
                     Knob::Mems => {
                         let (group, value) = (group.aside(), held.value.clone());
@@ -353,7 +402,7 @@ impl LocalServer {
                         thread.map(|t| Some(Work::Write(Some(t))))
                     }
                     Knob::Memory if group.memory_bytes().is_some_and(|used| bytes < used) => {
-                        Lowering::start(group.aside(), bytes, Pace::default()).map(|l| Some(Work::Lowering(l)))
+                        Lowering::start(self.config.root.clone(), group.aside(), wanted, Pace::default()).map(|l| Some(Work::Lowering(l)))
                     }
                     _ => group.set(*knob, value).map(|()| None),
                 };
@@ -376,9 +425,46 @@ impl LocalServer {
     }
 }
 
+/// What the pages of a service need now decides on a limit that is wanted: said where that begins and ends. A limit below it is raised at once,
+/// also one that was left where it was.
+fn make_room(root: &Root, id: &str, group: &Cgroup, held: &mut Held) {
+    let Ok(wanted) = held.value.parse::<u64>() else { return };
+    let floor = floor::of(root, group);
+    let raised = raise(wanted, held.raised, floor);
+    match (held.raised, raised) {
+        (None, Some(bytes)) => {
+            let mib = |bytes: u64| bytes >> 20;
+            tracing::warn!("{id}: memory limit: its pages need {} MiB, so that is its limit and not {} MiB", mib(bytes), mib(wanted));
+        }
+        (Some(_), None) => tracing::info!("{id}: memory limit: its pages need no more than the {} MiB that it is to have", wanted >> 20),
+        _ => {}
+    }
+    if raised != held.raised {
+        // Another value of ours is on its way: what is there now is nobody else's.
+        (held.raised, held.settled) = (raised, false);
+    }
+    let now = group.get(Knob::Memory).and_then(|t| t.parse::<u64>().ok());
+    if let Some(bytes) = floor.filter(|f| now.is_some_and(|now| now < *f) && (held.given_up || held.raised.is_some())) {
+        if let Err(e) = group.set(Knob::Memory, &bytes.to_string()) {
+            tracing::warn!("{} of {id}: {e}", Knob::Memory.name());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A limit is what is wanted or what pages need; one that was raised stays while it is enough and not much more than enough.
+    #[test]
+    fn a_limit_is_raised_to_what_pages_need() {
+        assert_eq!((raise(100, None, None), raise(100, None, Some(100)), raise(100, Some(120), Some(90))), (None, None, None));
+        assert_eq!(
+            (raise(100, None, Some(140)), raise(100, Some(139), Some(140)), raise(100, Some(150), Some(140))),
+            (Some(140), Some(140), Some(140))
+        );
+        assert_eq!((raise(100, Some(140), Some(140)), raise(100, Some(147), Some(140))), (Some(140), Some(147)));
+    }
 
     /// The first foreign change is answered at once; one that comes back soon waits, twice as long each time up to a minute, and
     /// after a calm time it is as if there had been none.

@@ -6,6 +6,8 @@
 //!   its cause does;
 //! - else the value stays as it is. It is tried again after [`FIRST_PAUSE`], and after each further refusal twice as long, up to [`MOST_PAUSE`].
 //!
+//! A memory limit that is less than a service's pages need is no refusal: what they need is set, and told as a bound ([`crate::floor`]).
+//!
 //! What is refused for want of whoever carries it out (a group that has gone, an actuator that is away) is no bound.
 
 use super::control::Control;
@@ -164,7 +166,16 @@ impl LocalServer {
             remedy: r.remedy.clone(),
             kept: true,
         });
-        tree.chain(refused).collect()
+        let raised = self.keeper.raised().filter(|(id, ..)| here(id)).map(|(id, wanted, bytes)| Limit {
+            service: id.clone(),
+            value: Value::Knob(Knob::Memory),
+            cause: format!("its pages need {bytes} bytes, compressed where they may be, so that is its limit in place of {wanted}"),
+            remedy:
+                "Give it that much, or let the pool go to the device: echo Y > /sys/module/zswap/parameters/shrinker_enabled (Linux 6.8)"
+                    .into(),
+            kept: false,
+        });
+        tree.chain(refused).chain(raised).collect()
     }
 
     /// How often the kernel has refused a value, by service.
@@ -178,6 +189,9 @@ impl LocalServer {
             let mut b = self.limits.known(id);
             if let Some((_, s)) = self.elsewhere.get(id) {
                 b.ways = self.ways_of(s);
+            }
+            if let Some((_, wanted, bytes)) = self.keeper.raised().find(|(of, ..)| *of == id) {
+                b.why.push(format!("{}: its pages need {bytes} bytes, in place of {wanted}", Knob::Memory.name()));
             }
             b
         };

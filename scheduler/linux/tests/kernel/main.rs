@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
 
 mod actuator;
+mod cosmos;
 mod groups;
 mod server;
 mod support;

@@ -234,12 +234,75 @@ fn helper() {
             }
         }
         "serve" => serve(n, words[2], words[3]),
+        "touch" => touch(n, words[2].parse().unwrap(), words[3].into()),
+        "decide" => crate::cosmos::decide(n, words[2].into()),
         other => panic!("no role {other}"),
     }
     println!("ready");
     // Until the parent closes the pipe or is gone.
     let _ = std::io::stdin().read_line(&mut line);
     std::hint::black_box(held.len());
+}
+
+/// Numbers that look random, the same for the same seed.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From `low` to below `high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.roll() % (high - low)
+    }
+}
+
+/// Pages that compress to somewhat more than half (1.9 : 1, of which the first half is random), touched all the time by `threads` threads: an
+/// operation reads sixteen pages anywhere and writes one of them, then there is a pause of a millisecond. Into the file `says` go the
+/// number of operations and the longest so far, microseconds, one that has not ended yet included.
+fn touch(bytes: u64, threads: u64, says: PathBuf) {
+    use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
+    const PAGE: usize = 4096;
+    let (pages, mut dice) = (bytes as usize / PAGE, Dice(0x9e37_79b9_7f4a_7c15));
+    let memory: Vec<AtomicU8> = (0..pages)
+        .flat_map(|_| {
+            let random: Vec<u8> = (0..PAGE / 16).flat_map(|_| dice.roll().to_le_bytes()).collect();
+            random.into_iter().chain(std::iter::repeat_n(7, PAGE / 2))
+        })
+        .map(AtomicU8::new)
+        .collect();
+    let memory: &'static [AtomicU8] = memory.leak();
+    let begun: &'static Instant = Box::leak(Box::new(Instant::now()));
+    let (ops, worst): (&'static AtomicU64, &'static AtomicU64) = (Box::leak(Box::default()), Box::leak(Box::default()));
+    // When the operation of each thread began, microseconds; 0: it has a pause.
+    let at: &'static [AtomicU64] = (0..threads).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
+    let now = || begun.elapsed().as_micros() as u64 + 1;
+    for (n, mine) in at.iter().enumerate() {
+        std::thread::spawn(move || {
+            let mut dice = Dice(n as u64 + 0x2545_f491_4f6c_dd1d);
+            loop {
+                let start = now();
+                mine.store(start, Relaxed);
+                let sum: u64 = (0..16).map(|_| u64::from(memory[dice.between(0, pages as u64) as usize * PAGE + 9].load(Relaxed))).sum();
+                memory[dice.between(0, pages as u64) as usize * PAGE + PAGE - 1].store((sum % 2) as u8 + 7, Relaxed);
+                worst.fetch_max(now() - start, Relaxed);
+                ops.fetch_add(1, Relaxed);
+                mine.store(0, Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+    std::thread::spawn(move || loop {
+        let now = now();
+        let under_way = at.iter().map(|a| a.load(Relaxed)).filter(|a| *a > 0).map(|a| now.saturating_sub(a)).max();
+        worst.fetch_max(under_way.unwrap_or(0), Relaxed);
+        let _ = fs::write(&says, format!("{} {}", ops.load(Relaxed), worst.load(Relaxed)));
+        std::thread::sleep(Duration::from_millis(50));
+    });
 }
 
 /// A service that answers `rps` requests a second, for ten seconds out of twenty four times as many, with two threads, from the intended
@@ -310,7 +373,7 @@ pub fn settings() -> BTreeMap<PathBuf, String> {
                 walk(&path, all);
             } else if dir == Path::new(MOUNT) && (name == "cgroup.procs" || name == "cgroup.threads") {
                 // Who is in no group: the kernel's threads, and ours.
-            } else if m.permissions().mode() & 0o200 != 0 && !name.ends_with(".pressure") {
+            } else if m.permissions().mode() & 0o200 != 0 && !name.ends_with(".pressure") && !name.ends_with(".peak") {
                 // A command file cannot be read.
                 if let Ok(text) = fs::read_to_string(&path) {
                     all.insert(path, text);
