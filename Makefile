@@ -117,8 +117,9 @@ test-lab: rust engine ## the lab in containers: a campaign, a small dvc repro, t
 audit: setup ## dependencies: licences, sources, advisories, vulnerabilities; says what could not be looked at (exit code 3 of scripts/lint/audit.py)
 	python scripts/lint/audit.py
 
-test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once)
-	@scripts/vm/kernel-vm-test.sh
+KERNEL ?=
+test-kernel: deps ## cgroup tests on a stock Debian kernel in a virtual machine (fetches 70 MB once); KERNEL='-k "6.1 6.12" cosmos' for kernels and a part
+	@scripts/vm/kernel-vm-test.sh $(KERNEL)
 
 RDT ?=
 test-rdt: setup ## the node on stock kernels 6.1 and 6.12 whose processors have RDT or AMD QoS (as root; builds a QEMU once); RDT='-k 6.12 -c one NAME' for a part

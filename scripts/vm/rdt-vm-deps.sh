@@ -97,14 +97,9 @@ make_qemu() {
 }
 
 make_kernel() {
-  local pattern package
-  case $1 in
-    6.1) pattern='^linux-image-6\.1\.0-[0-9]+-amd64$' ;;
-    6.12) pattern='^linux-image-6\.12\.[0-9+a-z]*deb12-amd64(-unsigned)?$' ;;
-  esac
+  local package
   apt_of_its_own
-  package=$(apt-cache search --names-only "$pattern" | cut -d ' ' -f 1 | sort -V | tail -n 1)
-  [ -n "$package" ] || fail "Debian's archive has no kernel $1 any more: name another one in scripts/vm/rdt-vm-deps.sh."
+  package=$(scripts/vm/kernel-package.sh "$1")
   SUREFOOT_VM_QEMU=$qemu SUREFOOT_KERNEL=$package scripts/vm/kernel-vm-deps.sh "$dir/kernel-$1"
   grep -q '^CONFIG_X86_CPU_RESCTRL=y' "$dir/kernel-$1"/root/boot/config-* || fail "$package has no resctrl"
 }
