@@ -157,10 +157,16 @@ fn partitions(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
 
 /// Files of the memory controller on a child group: (name, file, since, what for).
 pub(super) fn memory_files(root: &Root, a: &mut Area) {
-    const FILES: [(&str, &str, &str, &str); 3] = [
+    const FILES: [(&str, &str, &str, &str); 4] = [
         ("memory-high", "memory.high", "4.5", "slowing a BE job's memory down before it is killed"),
         ("memory-reclaim", "memory.reclaim", "5.19", "taking cold memory from a service without a lasting limit"),
         ("zswap-limit", "memory.zswap.max", "5.19", "a limit on compressed memory by service"),
+        (
+            "zswap-writeback",
+            "memory.zswap.writeback",
+            "6.8",
+            "nothing; 0 there keeps a service's pages off the disk, which its floor counts",
+        ),
     ];
     let mounts = Mounts::read(root);
     if mounts.version() != Some(Version::V2) {

@@ -64,6 +64,15 @@ fn server() -> Vec<(String, String)> {
         ("/sys/fs/cgroup/cgroup.procs", ""),
         ("/sys/module/zswap/parameters/enabled", "Y"),
         ("/sys/module/zswap/parameters/compressor", "zstd"),
+        ("/sys/module/zswap/parameters/zpool", "zsmalloc"),
+        ("/sys/module/zswap/parameters/max_pool_percent", "20"),
+        ("/sys/module/zswap/parameters/shrinker_enabled", "Y"),
+        ("/proc/meminfo", "MemTotal: 2097152 kB\nSwapTotal: 524288 kB\nSwapFree: 262144 kB"),
+        ("/sys/kernel/mm/damon/admin/x", ""),
+        ("/sys/kernel/mm/lru_gen/enabled", "0x0007"),
+        ("/sys/devices/system/memory/auto_online_blocks", "online"),
+        ("/sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1048576 kB\nNode 0 MemFree: 524288 kB"),
+        ("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal: 1048576 kB\nNode 1 MemFree: 102400 kB"),
         ("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
         ("/run/systemd/system/x", ""),
         ("/dev/fuse", ""),
@@ -80,6 +89,7 @@ fn server() -> Vec<(String, String)> {
         "memory.high",
         "memory.reclaim",
         "memory.zswap.max",
+        "memory.zswap.writeback",
     ] {
         files.push((format!("/sys/fs/cgroup/system.slice/{file}"), "\n".into()));
     }
@@ -126,6 +136,16 @@ fn a_full_intel_host_has_no_gap() {
         ("cgroup-io", "offered and handed down"),
         ("cpuset-partitions", "directly below another partition"),
         ("zswap", "enabled (zstd)"),
+        ("zswap-compressor", "zstd"),
+        ("zswap-pool", "zsmalloc"),
+        ("zswap-pool-limit", "20 % of memory"),
+        ("zswap-shrinker", "on"),
+        ("zswap-writeback", "memory.zswap.writeback"),
+        ("swap-room", "256 of 512 MiB are free"),
+        ("damon", "there"),
+        ("mglru", "on (0x0007)"),
+        ("memory-hot-add", "by itself (online)"),
+        ("numa-memory", "node 0: 1024 MiB, 512 free; node 1: 1024 MiB, 100 free"),
         ("transparent-huge-pages", "madvise"),
         ("resctrl", "mounted by /etc/fstab"),
         ("resctrl", "0 groups of ours, 0 of others"),
@@ -295,6 +315,52 @@ fn an_old_host_is_told_what_to_boot_with() {
     assert!(of(&all, "cgroup-cpu").found && of(&all, "cgroup-cpuset").found && of(&all, "cgroup-writable").found);
     put(&root, "/proc/cmdline", "rdt=mba,l3cat");
     assert!(of(&look(&root, &Node::at(Path::new("/")), &no_probes()), "rdt-boot-line").found);
+}
+
+/// What of zswap, swap and memory stands in the way of limits is a gap with its remedy. The trees are written by hand, in the form of
+/// Debian's kernels 6.1 and 6.12.
+#[test]
+fn memory_that_cannot_be_limited_is_told() {
+    let (_dir, root) = tree(&server());
+    let gaps = |root: &Root| {
+        let all = look(root, &Node::at(Path::new("/")), &all_probes());
+        sound(&all);
+        all.into_iter().filter(|c| c.area == "memory" && !c.found).map(|c| (c.name, c.detail, c.remedy.unwrap())).collect::<Vec<_>>()
+    };
+    let one = |root: &Root, name: &str| {
+        let found = gaps(root);
+        assert_eq!(found.iter().map(|(n, ..)| n.as_str()).collect::<Vec<_>>(), [name], "{found:?}");
+        found.into_iter().next().map(|(_, detail, remedy)| format!("{detail}. {remedy}")).unwrap()
+    };
+    let zswap = |name: &str| format!("/sys/module/zswap/parameters/{name}");
+    for (path, text, name, said) in [
+        (zswap("shrinker_enabled"), "N", "zswap-shrinker", "echo Y > /sys/module/zswap/parameters/shrinker_enabled"),
+        (zswap("zpool"), "zbud", "zswap-pool", "echo zsmalloc"),
+        (zswap("max_pool_percent"), "0", "zswap-pool-limit", "every page goes to the disk"),
+        ("/proc/meminfo".into(), "SwapTotal: 524288 kB\nSwapFree: 10240 kB", "swap-room", "10 of 512 MiB are free: pages beyond"),
+        ("/sys/devices/system/memory/auto_online_blocks".into(), "offline", "memory-hot-add", "echo online >"),
+        ("/sys/devices/system/node/node1/meminfo".into(), "Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB", "numa-memory", "CPUs of node 1"),
+    ] {
+        let before = root.read(&path).unwrap();
+        put(&root, &path, text);
+        assert!(one(&root, name).contains(said), "{}", one(&root, name));
+        put(&root, &path, &before);
+    }
+    assert_eq!(gaps(&root), []);
+    // MGLRU that is off is no gap.
+    put(&root, "/sys/kernel/mm/lru_gen/enabled", "0x0000");
+    // 6.1: no shrinker and no writeback by group.
+    std::fs::remove_file(root.path(zswap("shrinker_enabled"))).unwrap();
+    std::fs::remove_file(root.path("/sys/fs/cgroup/system.slice/memory.zswap.writeback")).unwrap();
+    let found = gaps(&root);
+    assert_eq!(found.iter().map(|(n, ..)| n.as_str()).collect::<Vec<_>>(), ["zswap-writeback", "zswap-shrinker"], "{found:?}");
+    assert!(found.iter().all(|(.., remedy)| remedy.contains("6.8")), "{found:?}");
+    // Without swap, and with zswap off, what depends on them points to them.
+    put(&root, "/proc/swaps", "Filename Type Size Used Priority");
+    put(&root, &zswap("enabled"), "N");
+    let found = gaps(&root);
+    let see = |name: &str| found.iter().filter(|(.., remedy)| remedy == &format!("See {name}")).count();
+    assert_eq!((see("swap"), see("zswap")), (1, 4), "{found:?}");
 }
 
 /// A container that sees nothing of its host: nearly everything is missing, nothing fails, and every gap says what it costs.

@@ -1,7 +1,5 @@
 //! COSMOS on a real kernel, in a scale of 1 : 100: a service of 420 MiB and a batch job of 230 MiB share 600 MiB, and both touch their pages all
 //! the time. Half of each page is random, so that it compresses 1.9 : 1, as those of the paper's programs do.
-//!
-//! The least that the service may take long for is what this machine itself does: see [`BOUND`].
 
 use crate::support::{settings, until, write, Dice, Group, Process, MIB};
 use std::collections::BTreeMap;
@@ -15,9 +13,9 @@ use surefoot_server::{Allocation, CpuSet, Kind, Plan, Server};
 const SERVICE: u64 = 420 * MIB;
 const BATCH: u64 = 230 * MIB;
 const TOTAL: u64 = 600 * MIB;
-/// Longest operation of 17 pages. A page that comes back takes 0.2 ms in the mean in software emulation, from the disk 1 ms, and room for it has
-/// to be made first; eight virtual CPUs share one of the host with the job and with whoever reclaims. A single page took 11 to 21 s where a
-/// limit was written that was far below use (docs/cosmos.md): that is what must not happen.
+/// Longest operation of 17 pages, on an idle host. A page that comes back takes 0.2 ms in the mean in software emulation, from the disk 1 ms, and
+/// room for it has to be made first; eight virtual CPUs share one of the host with the job and with whoever reclaims. A single page took 11 to
+/// 21 s where a limit was written that was far below use: that is what must not happen. On a busy host: SUREFOOT_VM_SLOWNESS times as long.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// How many times, from the environment; few by default, so that `make test-kernel` stays short.
@@ -77,6 +75,24 @@ impl Bed {
                 g.says("memory.stat")
             );
         }
+    }
+
+    /// Of the service, in MiB.
+    fn says(&self) -> String {
+        let g = &self.service.0;
+        let stat = |key: &str| mib(g.keyed("memory.stat", key));
+        let limit = g.says("memory.max").parse().map_or("no".into(), |bytes| mib(bytes).to_string());
+        format!(
+            "limit {limit}, in use {}, pool {} of {}, stored {}, slots {}, both {}, back {} pages, operations {:?}",
+            mib(g.number("memory.current")),
+            stat("zswap "),
+            g.says("memory.zswap.max"),
+            stat("zswapped "),
+            mib(g.number("memory.swap.current")),
+            stat("swapcached "),
+            g.keyed("memory.stat", "zswpin "),
+            self.ops()
+        )
     }
 
     /// Operations of the service, and its longest, in this run so far.
@@ -162,10 +178,12 @@ fn cosmos_finds_ratio_floor_and_working_set() {
     // A little less compresses than Eq. 2 assumes, which is no edge: 5 % more pool.
     let pool = (((service + besides(&bed.service.0) - memory) as f64 / 0.9 * 1.05) as u64).min(memory);
     s.apply(&plan(&s, 4, memory, pool, 0)).unwrap();
-    until("the limit is in force", || {
-        tick(&mut s, Duration::from_millis(200));
-        bed.service.0.says("memory.max") == (memory & !4095).to_string()
-    });
+    let begun = Instant::now();
+    while bed.service.0.says("memory.max") != (memory & !4095).to_string() {
+        tick(&mut s, Duration::from_secs(2));
+        println!("{:.0} s: {}", begun.elapsed().as_secs_f64(), bed.says());
+        assert!(begun.elapsed() < Duration::from_secs(180), "{:?}", s.limits());
+    }
     tick(&mut s, Duration::from_secs(5));
     let pages = Pages::of(&bed.service.0.cgroup()).unwrap();
     let (ratio, offer) = (pages.ratio().unwrap(), Offer::read(&Root::default()).unwrap());
@@ -200,7 +218,7 @@ fn cosmos_random_plans_kill_nothing() {
         let plan = random_plan(&s, &mut dice);
         s.apply(&plan).unwrap();
         // Most plans are replaced on the way, a few have the time to come into force.
-        let stays = if n % 25 == 0 { Duration::from_secs(12) } else { Duration::from_millis(dice.between(100, 700)) };
+        let stays = if n % 50 == 0 { Duration::from_secs(12) } else { Duration::from_millis(dice.between(50, 400)) };
         tick(&mut s, stays);
         bed.check_alive();
         raised += u64::from(s.limits().iter().any(|l| l.cause.contains("its pages need")));
@@ -210,11 +228,10 @@ fn cosmos_random_plans_kill_nothing() {
         reached += u64::from(wanted("service", &bed.service.0) && wanted("batch", &bed.batch.0));
         let (_, worst) = bed.ops();
         if worst > longest {
-            let g = &bed.service.0;
-            println!("plan {n}: longest operation {worst:?}, limit {}, {}", g.says("memory.max"), g.says("cpuset.mems"));
+            println!("plan {n}: longest operation {worst:?}, nodes {}, {}", bed.service.0.says("cpuset.mems"), bed.says());
         }
         longest = longest.max(worst);
-        assert!(longest < BOUND, "plan {n}: an operation took {longest:?}: {plan:?}");
+        assert!(longest < BOUND * times("SUREFOOT_VM_SLOWNESS", 1) as u32, "plan {n}: an operation took {longest:?}: {plan:?}");
         if n % 50 == 0 || n == plans {
             let now = bed.ops();
             println!(
