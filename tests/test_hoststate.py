@@ -62,6 +62,19 @@ def at(root: Path, name: str) -> str:
     return (root / name.lstrip("/")).read_text("utf-8").strip()
 
 
+def test_zswap_is_put_back(tmp_path: Path, root: Path) -> None:
+    """What zswap was set to comes back; what this kernel does not have (a shrinker) is said, and is no error."""
+    zswap = "/sys/module/zswap/parameters"
+    values = {"max_pool_percent": "40", "shrinker_enabled": "Y", "enabled": "Y"}
+    before = tree(root)
+    k = keeper(tmp_path, root)
+    said = k.set([{"path": f"{zswap}/{name}", "value": value} for name, value in values.items()], lease_s=10)
+    assert (at(root, f"{zswap}/enabled"), at(root, f"{zswap}/max_pool_percent")) == ("Y", "40")
+    assert [n["what"] for n in said["not_possible"]] == [f"{zswap}/shrinker_enabled"]
+    assert k.restore()["different"] == []
+    assert tree(root) == before
+
+
 def test_set_and_restore_byte_for_byte(tmp_path: Path, root: Path) -> None:
     """Everything is changed, said, and put back; nothing is left in the folder but the lock."""
     before = tree(root)

@@ -14,6 +14,8 @@ done
 put $cpu/intel_pstate/no_turbo '0\n'
 put /sys/kernel/mm/transparent_hugepage/enabled 'always [madvise] never\n'
 put /proc/sys/kernel/numa_balancing '1\n'
+put /sys/module/zswap/parameters/enabled 'N\n'
+put /sys/module/zswap/parameters/max_pool_percent '20\n'
 head='Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n'
 put /proc/swaps "$head/swap.img                               file\t\t2097148\t\t0\t\t-2\n/dev/sdb2                               partition\t1048572\t\t0\t\t5\n"
 put /proc/mounts '/dev/sda1 / ext4 rw,relatime 0 0\n'
