@@ -370,6 +370,39 @@ fn limits_are_raised_before_others_are_lowered() {
     }
 }
 
+/// A limit below what the pages need is set to that, and said: no swap here, so nothing of them may go. It follows the pages, down to what the
+/// plan wants and up again; what the plan wanted is what the service is told to have.
+#[test]
+fn a_limit_below_the_floor_is_raised_and_told() {
+    let host = Host::new();
+    let mut s = host.server();
+    s.apply(&plan(&s)).unwrap();
+    std::fs::write(host.root.path("/proc/meminfo"), "MemTotal: 4194304 kB\nSwapFree: 0 kB\n").unwrap();
+    host.put("bad/memory.swap.current", "0\n");
+    let pages = |mib: u64, in_use: u64| {
+        host.put("bad/memory.stat", &format!("kernel {}\nactive_anon {}\ninactive_anon 0\n", 2 << 20, mib << 20));
+        host.put("bad/memory.current", &format!("{}\n", in_use << 20));
+    };
+    let limit_mib = || host.says("bad/memory.max").parse::<u64>().unwrap() >> 20;
+    let told = |s: &LocalServer| s.limits().iter().filter(|l| l.cause.contains("its pages need") && !l.kept).count();
+    pages(200, 205);
+    s.apply(&limit("bad", 100 << 20)).unwrap();
+    // 202 and 5 %.
+    assert_eq!((limit_mib(), told(&s), sound(&mut s)["bad"].mem_limit_bytes), (212, 1, Some(100 << 20)));
+    assert!(s.bounds()["bad"].why.iter().any(|why| why.contains("its pages need")), "{:?}", s.bounds());
+    // A little less is no reason to move.
+    pages(195, 200);
+    s.observe();
+    assert_eq!(limit_mib(), 212);
+    pages(50, 60);
+    s.observe();
+    assert_eq!((limit_mib(), told(&s)), (100, 0));
+    pages(300, 99);
+    s.observe();
+    assert_eq!((limit_mib(), told(&s)), (317, 1));
+    assert!(s.foreign_changes().is_empty(), "{:?}", s.foreign_changes());
+}
+
 /// A limit that this host has no file for is none that can be set: the others have theirs.
 #[test]
 fn a_value_without_a_file_stops_one_service() {

@@ -131,7 +131,7 @@ fn random_plan(s: &LocalServer, dice: &mut Dice) -> Plan {
     let memory = dice.between(30, 570) * MIB;
     let pool = dice.between(0, memory / MIB + 1) * MIB;
     // COSMOS gives the job no pool: half of the plans do.
-    let batch_pool = if dice.roll() % 2 == 0 { 0 } else { dice.between(0, 100) * MIB };
+    let batch_pool = if dice.roll().is_multiple_of(2) { 0 } else { dice.between(0, 100) * MIB };
     plan(s, dice.between(1, 7) as u32, memory, pool, batch_pool)
 }
 

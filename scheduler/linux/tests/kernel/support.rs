@@ -282,7 +282,7 @@ fn touch(bytes: u64, threads: u64, says: PathBuf) {
             loop {
                 let start = now();
                 mine.store(start, Relaxed);
-                let mut any = || (0..3).fold(pages as u64, |below, _| below * dice.between(0, 1 << 20) >> 20) as usize * WORDS;
+                let mut any = || (0..3).fold(pages as u64, |below, _| (below * dice.between(0, 1 << 20)) >> 20) as usize * WORDS;
                 let sum: u64 = (0..16).map(|_| memory[any() + WORDS - 1].load(Relaxed)).sum();
                 memory[any() + WORDS - 1].store(sum % 2 + 7, Relaxed);
                 worst.fetch_max(now() - start, Relaxed);
