@@ -1,7 +1,7 @@
 //! COSMOS on a real kernel, in a scale of 1 : 100: a service of 420 MiB and a batch job of 230 MiB share 600 MiB, and both touch their pages all
 //! the time. Half of each page is random, so that it compresses 1.9 : 1, as those of the paper's programs do.
 
-use crate::support::{settings, until, write, Dice, Group, Process, MIB};
+use crate::support::{settings, until, write, Dice, Group, Process, MIB, ROLE};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -144,10 +144,17 @@ fn tick(s: &mut LocalServer, time: Duration) {
     }
 }
 
-/// The helper process that is killed: plans without end.
-pub fn decide(seed: u64, state: PathBuf) {
+/// Not a test: the daemon that is killed. Plans without end, until its parent closes the pipe or is gone.
+#[test]
+#[ignore = "the helper process of the other tests; does nothing when run alone"]
+fn helper() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let (seed, state) = role.split_once(' ').unwrap();
+    let (mut dice, state) = (Dice(seed.parse().unwrap()), PathBuf::from(state));
     std::thread::spawn(move || {
-        let (mut s, mut dice) = (open(state), Dice(seed));
+        let mut s = open(state);
         loop {
             let plan = random_plan(&s, &mut dice);
             s.apply(&plan).unwrap();
@@ -155,6 +162,8 @@ pub fn decide(seed: u64, state: PathBuf) {
             tick(&mut s, pause);
         }
     });
+    println!("ready");
+    let _ = std::io::stdin().read_line(&mut line);
 }
 
 fn mib(bytes: u64) -> u64 {
@@ -255,7 +264,7 @@ fn cosmos_is_given_back_after_each_kill() {
     let mut bed = Bed::new();
     let (mut dice, daemon, mut changed, begun) = (Dice(77), Group::new("daemon"), 0, Instant::now());
     for n in 1..=kills {
-        let mut p = Process::start(&daemon, &format!("decide {} {}", dice.roll(), bed.state.path().display()));
+        let mut p = Process::start_as(&daemon, "cosmos::helper", &format!("{} {}", dice.roll(), bed.state.path().display()));
         std::thread::sleep(Duration::from_millis(dice.between(10, 3000)));
         p.kill();
         changed += u64::from(bed.settings() != bed.before);

@@ -14,7 +14,7 @@ pub const MOUNT: &str = "/sys/fs/cgroup";
 /// Far more than anything here takes on a loaded machine in software emulation.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What a helper process is to do: see [`helper`].
-const ROLE: &str = "SUREFOOT_KERNEL_ROLE";
+pub const ROLE: &str = "SUREFOOT_KERNEL_ROLE";
 pub const MIB: u64 = 1 << 20;
 
 /// Poll until `holds`.
@@ -106,8 +106,13 @@ pub struct Process {
 
 impl Process {
     pub fn start(group: &Group, role: &str) -> Process {
+        Process::start_as(group, "support::helper", role)
+    }
+
+    /// `helper` is another test that does nothing without a role.
+    pub fn start_as(group: &Group, helper: &str, role: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "support::helper", "--nocapture", "--test-threads=1"])
+            .args(["--ignored", "--exact", helper, "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -235,7 +240,6 @@ fn helper() {
         }
         "serve" => serve(n, words[2], words[3]),
         "touch" => touch(n, words[2].parse().unwrap(), words[3].into()),
-        "decide" => crate::cosmos::decide(n, words[2].into()),
         other => panic!("no role {other}"),
     }
     println!("ready");
