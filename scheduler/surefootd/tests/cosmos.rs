@@ -60,7 +60,7 @@ fn memory_that_is_divided_meets_the_target() {
     assert!(of["cosmos"].job_per_s > 2.0 * of["cosmos-cma"].job_per_s, "{} {}", of["cosmos"].job_per_s, of["cosmos-cma"].job_per_s);
 }
 
-/// The search ends, and the kept state stays: limits add up to the machine, the pool is within its limit and covers what is not resident.
+/// The search ends, and the kept state stays: limits add up to the machine, the pool is within its limit and has room for what is not resident.
 #[test]
 fn the_search_ends_in_a_state_that_stays() {
     let ended = run("mix-02-low-high", "cosmos", 400);
@@ -69,6 +69,8 @@ fn the_search_ends_in_a_state_that_stays() {
     let [lc, be] = [0, 1].map(|i| ended.last.services[i].allocation.clone());
     let (m, pool, rest) = (lc.mem_limit_bytes.unwrap() as f64, lc.zswap_max_bytes.unwrap() as f64, be.mem_limit_bytes.unwrap() as f64);
     assert!((m + rest - 60.0 * GB).abs() < 0.01 * GB && be.zswap_max_bytes == Some(0), "{m} {rest}");
-    // 51.1 GB at 1.9 to 1.
-    assert!(pool < m && (m + 0.9 * pool - 51.1 * GB).abs() < 0.5 * GB, "{m} {pool}");
+    // 51.1 GB at 1.9 to 1; readings may be wrong by a tenth: 51.1 / 0.9 GB at 1.9 / 1.1 to 1.
+    assert!(pool <= m && m + 0.9 * pool > 51.1 * GB, "{m} {pool}");
+    let room = ((51.1 / 0.9 * GB - m) / (1.9 / 1.1 - 1.0)).min(m);
+    assert!((pool - room).abs() < 0.5 * GB, "{pool} {room}");
 }
