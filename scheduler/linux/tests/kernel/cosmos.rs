@@ -1,7 +1,7 @@
 //! COSMOS on a real kernel, in a scale of 1 : 100: a service of 420 MiB and a batch job of 230 MiB share 600 MiB, and both touch their pages all
 //! the time. Half of each page is random, so that it compresses 1.9 : 1, as those of the paper's programs do.
 
-use crate::support::{settings, until, write, Dice, Group, Process, MIB, ROLE};
+use crate::support::{role, settings, until, write, Dice, Group, Process, MIB};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -148,9 +148,7 @@ fn tick(s: &mut LocalServer, time: Duration) {
 #[test]
 #[ignore = "the helper process of the other tests; does nothing when run alone"]
 fn helper() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    let Some(role) = role() else { return };
     let (seed, state) = role.split_once(' ').unwrap();
     let (mut dice, state) = (Dice(seed.parse().unwrap()), PathBuf::from(state));
     std::thread::spawn(move || {
@@ -163,7 +161,7 @@ fn helper() {
         }
     });
     println!("ready");
-    let _ = std::io::stdin().read_line(&mut line);
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 fn mib(bytes: u64) -> u64 {

@@ -199,13 +199,18 @@ impl Drop for Process {
     }
 }
 
+/// What this helper process is to be, once its parent says so; None where it was started alone.
+pub(crate) fn role() -> Option<String> {
+    let role = std::env::var(ROLE).ok()?;
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    Some(role)
+}
+
 /// Not a test: what helper processes run. Ends when its parent does.
 #[test]
 #[ignore = "the helper process of the other tests; does nothing when run alone"]
 fn helper() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    let Some(role) = role() else { return };
     let words: Vec<&str> = role.split(' ').collect();
     let n: u64 = words[1].parse().unwrap();
     let mut held: Vec<u8> = vec![];
@@ -244,7 +249,7 @@ fn helper() {
     }
     println!("ready");
     // Until the parent closes the pipe or is gone.
-    let _ = std::io::stdin().read_line(&mut line);
+    let _ = std::io::stdin().read_line(&mut String::new());
     std::hint::black_box(held.len());
 }
 
