@@ -40,7 +40,6 @@ pub mod pace;
 pub mod parties;
 mod policy;
 pub mod senpai;
-pub mod settable;
 pub mod shadow;
 pub mod surefoot;
 pub mod together;
@@ -69,6 +68,8 @@ pub use models::{Area, BundleModels, Experience, Models, State};
 pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 pub use policy::Policy;
+
+pub use surefoot_server::settable;
 
 use pace::Pace;
 use settable::Settable;

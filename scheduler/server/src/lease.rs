@@ -84,15 +84,32 @@ pub struct Lent {
     pub returning: u32,
 }
 
+/// Waits are counted by so many bounds, each twice the one before: 12.5 µs to 51 ms.
+pub const WAIT_BOUNDS: usize = 13;
+/// Which of them is [`LONG_WAIT_US`].
+const LONG: usize = 2;
+
+/// The bounds that [`Waits::over`] counts by, µs.
+pub fn wait_bounds_us() -> [f64; WAIT_BOUNDS] {
+    std::array::from_fn(|i| LONG_WAIT_US / f64::from(1u32 << LONG) * f64::from(1u32 << i))
+}
+
 /// How long threads that could have run waited for a core, since this was asked for last.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waits {
     /// Times that a thread was given a core.
     pub dispatches: u64,
-    /// Of those, after more than [`LONG_WAIT_US`]; None where only sums are known.
-    pub long: Option<u64>,
+    /// Of those, after more than each of [`wait_bounds_us`]; None where only sums are known.
+    pub over: Option<[u64; WAIT_BOUNDS]>,
     /// All waits together, µs.
     pub total_us: f64,
+}
+
+impl Waits {
+    /// Dispatches after more than [`LONG_WAIT_US`]; None where only sums are known.
+    pub fn long(&self) -> Option<u64> {
+        self.over.map(|over| over[LONG])
+    }
 }
 
 /// Why a lender did not do what it was asked for.
@@ -133,6 +150,15 @@ pub trait Lender {
     /// # Errors
     /// As [`Lender::busy`].
     fn waits(&mut self) -> Result<Waits, LendError>;
+
+    /// For how long that thread of the lender has waited for a core that has waited longest, µs; 0 if none waits.
+    ///
+    /// # Errors
+    /// As [`Lender::busy`]; [`LendError::Unknown`] where only waits that are over can be told.
+    fn waiting_us(&mut self) -> Result<f64, LendError>;
+
+    /// Where the cores are at this instant. An ended lease has none.
+    fn lent(&mut self) -> Lent;
 
     /// Ask that so many physical cores be lent; the latest request counts. 0 takes all back.
     ///

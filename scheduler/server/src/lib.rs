@@ -26,6 +26,7 @@ pub mod plan;
 pub mod platform;
 pub mod resource;
 pub mod server;
+pub mod settable;
 pub mod sound;
 pub mod validate;
 pub mod window;

@@ -3,7 +3,7 @@
 //! The macro [`settings!`] makes the types of a policy's settings and their table from one list, so that neither can lack a number.
 //! Command lines, node.toml, records of a run and docs/policy-parameters.md read the table.
 
-use surefoot_server::names;
+use crate::names;
 
 /// Where a setting's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,14 @@ pub enum Source {
     CosmosOpen,
     /// Senpai's, as Meta runs it.
     Senpai,
+    /// The SmartHarvest paper has the number.
+    SmartHarvest,
+    /// The SmartHarvest paper leaves it open (docs/smartharvest.md).
+    SmartHarvestOpen,
+    /// The Caladan paper has the number.
+    Caladan,
+    /// It was chosen on tune worlds.
+    TuneWorlds,
 }
 
 impl Source {
@@ -31,6 +39,10 @@ impl Source {
             Source::Cosmos => "the COSMOS paper",
             Source::CosmosOpen => "open in the COSMOS paper",
             Source::Senpai => "Senpai",
+            Source::SmartHarvest => "the SmartHarvest paper",
+            Source::SmartHarvestOpen => "open in the SmartHarvest paper",
+            Source::Caladan => "the Caladan paper",
+            Source::TuneWorlds => "chosen on tune worlds",
         }
     }
 }
@@ -184,6 +196,7 @@ pub trait Settable: Default + Sized + 'static {
 
 /// Types of a policy's settings in groups, their defaults, and their table, from one list: field: type = default, bounds, "unit",
 /// "meaning", [`Source`].
+#[macro_export]
 macro_rules! settings {
     (
         $policy:literal
@@ -235,4 +248,4 @@ macro_rules! settings {
     };
 }
 
-pub(crate) use settings;
+pub use settings;

@@ -286,6 +286,11 @@ impl CoreUse {
         self.taken
     }
 
+    /// For how long the thread has waited for a core that has waited longest, seconds; 0 if none waits.
+    pub fn longest_wait_s(&self) -> f64 {
+        self.ready.front().map_or(0.0, |r| (self.now_s - r.at_s).max(0.0))
+    }
+
     /// Busy cores at each poll since [`CoreUse::start_window`].
     pub fn samples(&self) -> &[u16] {
         &self.samples

@@ -2,7 +2,7 @@
 
 use crate::core_use::CoreUse;
 use crate::profile::{BurstWorkload, PrimaryVm, Reassignment};
-use surefoot_server::lease::LONG_WAIT_US;
+use surefoot_server::lease::wait_bounds_us;
 use surefoot_server::{Lease, LendError, Lender, Lent, Waits};
 
 /// The lender of a lease, as one or several primary VMs that share a group of cores. A core is a CPU: SMT is off, as in the paper.
@@ -45,6 +45,11 @@ impl VirtualLender {
         self.primary.set_rate_rps(vm, rate_rps);
     }
 
+    /// Forget the latencies so far: an experiment measures from now on.
+    pub fn reset_latencies(&mut self) {
+        self.primary.reset_latencies();
+    }
+
     /// As the slow loop does it: everything on its way back, and nothing lent any more.
     pub fn end(&mut self, why: &str) {
         if self.ended.is_none() {
@@ -74,6 +79,8 @@ impl Lender for VirtualLender {
     fn advance_to(&mut self, t_us: u64) {
         self.now_us = self.now_us.max(t_us);
         self.primary.step_to(self.now_us as f64 * 1e-6);
+        // A harvester reads for itself: the plant's own samples would grow without end.
+        self.primary.start_window();
     }
 
     fn busy(&mut self) -> Result<u32, LendError> {
@@ -84,11 +91,20 @@ impl Lender for VirtualLender {
     fn waits(&mut self) -> Result<Waits, LendError> {
         self.in_force()?;
         let waits = self.primary.waits_ns();
-        let long_ns = (LONG_WAIT_US * 1e3) as u64;
-        let long = waits.len() - waits.count_between(0, long_ns);
-        let sum = Waits { dispatches: waits.len(), long: Some(long), total_us: waits.mean() * 1e-3 * waits.len() as f64 };
+        let over = wait_bounds_us().map(|us| waits.len() - waits.count_between(0, (us * 1e3) as u64));
+        let sum = Waits { dispatches: waits.len(), over: Some(over), total_us: waits.mean() * 1e-3 * waits.len() as f64 };
         self.primary.reset_waits();
         Ok(sum)
+    }
+
+    fn waiting_us(&mut self) -> Result<f64, LendError> {
+        self.in_force()?;
+        Ok(self.primary.longest_wait_s() * 1e6)
+    }
+
+    fn lent(&mut self) -> Lent {
+        let now = self.primary.cores();
+        Lent { cores: now.lent(), to_come: now.leaving + now.arriving, returning: now.returning }
     }
 
     fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
@@ -99,7 +115,6 @@ impl Lender for VirtualLender {
         }
         // The VMs keep at least one, so this cannot be refused.
         self.primary.request_cores(self.cores - cores).map_err(|e| LendError::Write { what: "cores".into(), cause: e.to_string() })?;
-        let now = self.primary.cores();
-        Ok(Lent { cores: now.lent(), to_come: now.leaving + now.arriving, returning: now.returning })
+        Ok(self.lent())
     }
 }

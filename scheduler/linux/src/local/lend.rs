@@ -387,6 +387,18 @@ impl Lender for LocalLender {
         Ok(sum)
     }
 
+    fn waiting_us(&mut self) -> Result<f64, LendError> {
+        drop(self.books()?);
+        let cause = "no file says how long a thread has waited that waits now".into();
+        Err(LendError::Unknown { what: format!("the longest wait of {}", self.lease.lender), cause })
+    }
+
+    fn lent(&mut self) -> Lent {
+        let loans = lock(&self.loans);
+        let loan = loans.of.get(&self.lease.lender).filter(|l| l.number == self.number);
+        Lent { cores: loan.map_or(0, |l| l.lent as u32), ..Lent::default() }
+    }
+
     fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
         let mut loans = self.books()?;
         let most = loans.of.get(&self.lease.lender).map_or(0, |l| l.cores.len() as u32);

@@ -6,6 +6,7 @@
 //! Everything drawn is written as TOML and read by the loader of profiles: there is one source, and one set of checks.
 
 pub mod id;
+pub mod primary;
 pub mod quantities;
 pub mod quantity;
 

@@ -146,9 +146,24 @@ quantities! { WORLD:
     SHED_WAIT = "queue.max_outstanding (sheds)", "longest wait over target less idle p99, at four cores", Even(0.3, 0.8), [], "a refused request never spoils p99";
 }
 
+quantities! { PRIMARY:
+    TASK_US = "task_us", "us", Log(30.0, 4000.0), [], "memcached to moses of TailBench";
+    FANOUT = "fanout (not pinned)", "tasks", OneOf(&[1.0, 1.0, 1.0, 2.0, 3.0]), [], "a search engine asks several shards; most services do not";
+    PINNED = "pinned", "in tasks below 100 us", Share(0.5), [], "threads with connections of their own (memcached)";
+    THREADS = "threads", "of 10 cores", OneOf(&[8.0, 8.0, 9.0, 10.0, 10.0]), [], "client and server in one VM; shipped 8 to 10";
+    PRIMARY_SERVICE = "scv_service", "(sd / mean) squared", Log(0.03, 1.0), [], "shipped 0.03 to 0.5; exponential 1";
+    PRIMARY_ARRIVAL = "scv_arrival", "(sd / mean) squared", Even(1.0, 2.5), [], "open loops of TailBench and mutilate; shipped 1 to 2.4";
+    BUSY = "mean busy cores, without waking", "cores", Even(0.8, 2.4), [], "SmartHarvest Table 1: 1.3 to 2.3 of 10";
+    WAKE_SHARE = "wake_us", "share of 45 us, task_us at most", Even(0.05, 1.0), [], "timers and network interrupts; shipped 0 and 44";
+    BURST_SHARE = "bursts.per_s", "share of the requests in bursts", Even(0.05, 0.45), [], "shipped 0.05 to 0.4";
+    BURST_CORES = "bursts.requests", "busy cores of a burst by itself", Even(3.0, 7.0), [], "SmartHarvest Table 1: mean peaks 5.2 to 7.7 of 10";
+    BURST_MS = "bursts.lasts_ms", "ms", Log(0.2, 8.0), [], "shorter and longer than cores take to move; shipped 0.24 to 6";
+    BURST_GROWS = "bursts.size_exponent", "exponent of load", Even(0.0, 1.0), [], "a clock's own work, and what had to wait for it";
+}
+
 /// The tables of docs/worlds.md, in its order, by heading.
-pub const ALL: [(&str, &[Quantity]); 5] =
-    [("World", WORLD), ("Platform", PLATFORM), ("Service", SERVICE), ("Job", JOB), ("Workload", WORKLOAD)];
+pub const ALL: [(&str, &[Quantity]); 6] =
+    [("World", WORLD), ("Platform", PLATFORM), ("Service", SERVICE), ("Job", JOB), ("Workload", WORKLOAD), ("Primary VM", PRIMARY)];
 
 /// LC services of a world, BE jobs and workloads: enough that workloads differ, few enough that a hundred worlds are drawn at once.
 pub const SERVICES_OF_A_WORLD: usize = 8;

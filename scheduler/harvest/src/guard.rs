@@ -1,0 +1,146 @@
+//! The two safeguards of SmartHarvest (section 3.4): the latest peak, and how long virtual CPUs wait for a core.
+
+use crate::settings;
+use surefoot_server::Waits;
+
+/// Parts of the time in which the latest peak is looked for.
+const PARTS: usize = 64;
+
+/// Most busy cores of the latest time. Old parts are forgotten one by one, so a peak is known for up to a 64th longer.
+#[derive(Clone, Debug)]
+pub struct LatestPeak {
+    part_us: u64,
+    peaks: [u32; PARTS],
+    /// Number of the part that goes on.
+    part: u64,
+}
+
+impl LatestPeak {
+    /// Of the last `length_s`.
+    pub fn new(length_s: f64) -> Self {
+        LatestPeak { part_us: ((length_s * 1e6 / PARTS as f64) as u64).max(1), peaks: [0; PARTS], part: 0 }
+    }
+
+    pub fn add(&mut self, now_us: u64, busy: u32) {
+        let part = now_us / self.part_us;
+        let passed = (part.saturating_sub(self.part) as usize).min(PARTS);
+        for n in 0..passed {
+            self.peaks[((part - n as u64) % PARTS as u64) as usize] = 0;
+        }
+        self.part = self.part.max(part);
+        let now = &mut self.peaks[(self.part % PARTS as u64) as usize];
+        *now = (*now).max(busy);
+    }
+
+    pub fn peak(&self) -> u32 {
+        self.peaks.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Whether virtual CPUs have waited too long, look after look.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitGuard {
+    s: settings::Guard,
+    next_us: Option<u64>,
+    /// Looks in a row that were too long.
+    bad: u32,
+    stopped_until_us: u64,
+}
+
+impl WaitGuard {
+    pub fn new(s: settings::Guard) -> Self {
+        WaitGuard { s, next_us: None, bad: 0, stopped_until_us: 0 }
+    }
+
+    /// Whether waits are to be read now. The first look is a whole period after the start.
+    pub fn is_due(&mut self, now_us: u64) -> bool {
+        if self.s.waits == 0 {
+            return false;
+        }
+        let next_us = *self.next_us.get_or_insert(now_us + self.period_us());
+        now_us >= next_us
+    }
+
+    /// What was read. True: all cores must come back now.
+    pub fn look(&mut self, now_us: u64, waits: &Waits) -> bool {
+        self.next_us = Some(now_us + self.period_us());
+        let all = waits.dispatches as f64;
+        let long = match waits.long() {
+            // Few dispatches have more than their share by chance.
+            Some(long) => long as f64 >= self.s.long_share * all + self.s.sure * (self.s.long_share * all).sqrt(),
+            None => waits.total_us >= self.s.mean_wait_us * all,
+        };
+        self.bad = if long && waits.dispatches >= self.s.least_dispatches { self.bad + 1 } else { 0 };
+        if self.bad < self.s.looks {
+            return false;
+        }
+        self.bad = 0;
+        self.stopped_until_us = now_us + (self.s.stop_s * 1e6) as u64;
+        true
+    }
+
+    /// Whether nothing may be lent now.
+    pub fn stops(&self, now_us: u64) -> bool {
+        now_us < self.stopped_until_us
+    }
+
+    fn period_us(&self) -> u64 {
+        (self.s.waits_ms * 1e3) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_server::lease::WAIT_BOUNDS;
+
+    /// A peak counts for its time, and not much longer, however the readings lie.
+    #[test]
+    fn a_peak_is_forgotten_after_its_time() {
+        let mut p = LatestPeak::new(1.0);
+        assert_eq!(p.peak(), 0);
+        p.add(500_000, 7);
+        p.add(1_499_000, 2);
+        assert_eq!(p.peak(), 7);
+        p.add(1_516_000, 2);
+        assert_eq!(p.peak(), 2);
+        p.add(60_000_000, 1);
+        assert_eq!(p.peak(), 1);
+        // A clock that stands still or runs backwards loses nothing.
+        p.add(59_000_000, 5);
+        assert_eq!(p.peak(), 5);
+    }
+
+    fn waits(dispatches: u64, long: Option<u64>, total_us: f64) -> Waits {
+        Waits { dispatches, over: long.map(|n| [n; WAIT_BOUNDS]), total_us }
+    }
+
+    /// Two looks in a row stop lending for ten seconds; one, or few dispatches, do not.
+    #[test]
+    fn long_waits_stop_lending() {
+        let mut g = WaitGuard::new(settings::Guard::default());
+        assert!(!g.is_due(0) && !g.is_due(499_999) && g.is_due(500_000));
+        let long = waits(1000, Some(10), 0.0);
+        assert!(!g.look(500_000, &long));
+        assert!(!g.is_due(900_000) && g.is_due(1_000_000));
+        assert!(!g.look(1_000_000, &waits(1000, Some(9), 0.0)));
+        assert!(!g.look(1_500_000, &long));
+        assert!(!g.look(2_000_000, &waits(50, Some(50), 0.0)));
+        assert!(!g.look(2_500_000, &long) && !g.stops(2_500_000));
+        assert!(g.look(3_000_000, &long));
+        assert!(g.stops(3_000_001) && g.stops(12_999_999) && !g.stops(13_000_000));
+        // It needs two looks again.
+        assert!(!g.look(13_000_000, &long));
+    }
+
+    /// Where sums alone are known the mean counts; a setting turns the guard off.
+    #[test]
+    fn sums_and_no_guard() {
+        let mut g = WaitGuard::new(settings::Guard::default());
+        assert!(!g.look(1, &waits(1000, None, 10_000.0)));
+        assert!(g.look(2, &waits(1000, None, 10_000.0)));
+        assert!(!g.look(3, &waits(1000, None, 9_999.0)));
+        let mut off = WaitGuard::new(settings::Guard { waits: 0, ..settings::Guard::default() });
+        assert!(!off.is_due(10_000_000));
+    }
+}
