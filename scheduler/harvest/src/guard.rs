@@ -118,7 +118,7 @@ mod tests {
     /// Two looks in a row stop lending for ten seconds; one, or few dispatches, do not.
     #[test]
     fn long_waits_stop_lending() {
-        let mut g = WaitGuard::new(settings::Guard::default());
+        let mut g = WaitGuard::new(settings::Guard { sure: 0.0, ..settings::Guard::default() });
         assert!(!g.is_due(0) && !g.is_due(499_999) && g.is_due(500_000));
         let long = waits(1000, Some(10), 0.0);
         assert!(!g.look(500_000, &long));
@@ -131,6 +131,10 @@ mod tests {
         assert!(g.stops(3_000_001) && g.stops(12_999_999) && !g.stops(13_000_000));
         // It needs two looks again.
         assert!(!g.look(13_000_000, &long));
+        // With 16 deviations 10 and 16 times the root of 10 are few of 1,000.
+        let mut g = WaitGuard::new(settings::Guard::default());
+        let twice = |g: &mut WaitGuard, n| (0..2).map(|_| g.look(1, &waits(1000, Some(n), 0.0))).last();
+        assert_eq!([60, 61].map(|n| twice(&mut g, n)), [Some(false), Some(true)]);
     }
 
     /// Where sums alone are known the mean counts; a setting turns the guard off.

@@ -273,9 +273,10 @@ mod tests {
     #[test]
     fn a_fixed_buffer_follows_the_busy_cores() {
         let mut h = named("fixed-buffer-4");
-        assert_eq!(h.poll(&seen(0, 2, 10)), Step { keep: Some((6, Why::Rule)), next_us: 10_000 });
+        assert_eq!(h.poll(&seen(0, 2, 10)), Step { keep: Some((6, Why::Rule)), next_us: 50 });
+        assert_eq!(h.poll(&seen(50, 5, 6)), Step { keep: None, next_us: 100 });
         assert_eq!(h.poll(&seen(10_000, 2, 6)), Step { keep: None, next_us: 10_050 });
-        assert_eq!(h.poll(&seen(10_050, 5, 6)), Step { keep: Some((9, Why::Rule)), next_us: 20_050 });
+        assert_eq!(h.poll(&seen(10_050, 5, 6)), Step { keep: Some((9, Why::Rule)), next_us: 10_100 });
         assert_eq!(h.poll(&seen(20_050, 9, 9)).keep, Some((10, Why::Rule)));
         assert_eq!((h.tally().moves, h.kept()), (3, 10));
     }
@@ -312,8 +313,11 @@ mod tests {
             let t = h.next_us();
             assert_eq!(h.poll(&seen(t, 4, 4)).keep, Some((want, Why::Exhausted)));
             assert_eq!((h.tally().exhausted, h.tally().trained), (1, trained));
-            // The cores that move are waited for.
-            assert_eq!(h.next_us(), t + 10_000);
+            // The cores that move are waited for, and read meanwhile unless a setting says otherwise.
+            assert_eq!(h.poll(&seen(t + 9_950, 5, 5)), Step { keep: None, next_us: t + 10_000 });
+            s.window.settle_polls = 0;
+            let mut blind = Harvester::named("fixed-buffer-4", 10, 9, &s).unwrap();
+            assert_eq!(blind.poll(&seen(0, 2, 10)).next_us, 10_000);
         }
     }
 
