@@ -10,7 +10,7 @@ settings! {
         poll_us: u64 = 50, 1..=100_000, "us", "between two readings of busy cores", SmartHarvest;
         length_ms: f64 = 25.0, 0.1..=10_000, "ms", "of one window: one prediction", SmartHarvest;
         settle_ms: f64 = 10.0, 0..=1000, "ms", "after cores have been moved in which nothing is decided", SmartHarvest;
-        settle_polls: u8 = 1, 0..=1, "0 or 1", "whether readings go on in that time and count in the next window", SmartHarvestOpen;
+        settle_polls: u8 = 1, 0..=1, "0 or 1", "whether readings go on in that time and count in the next window", TuneWorlds;
     }
 
     /// The learner.
@@ -31,7 +31,7 @@ settings! {
         long_share: f64 = 0.01, 0..=1, "share", "of dispatches that may wait long", SmartHarvest;
         looks: u32 = 2, 1..=100, "looks", "in a row with more than that: all cores come back", SmartHarvest;
         stop_s: f64 = 10.0, 0.1..=3600, "s", "in which nothing is lent then", SmartHarvest;
-        sure: f64 = 16.0, 0..=100, "deviations", "by which the number of long waits must be above that share to say something", SmartHarvestOpen;
+        sure: f64 = 16.0, 0..=100, "deviations", "by which the number of long waits must be above that share to say something", TuneWorlds;
         least_dispatches: u64 = 100, 1..=1_000_000, "dispatches", "in a look that say something of a share", SmartHarvestOpen;
         mean_wait_us: f64 = 10.0, 0.1..=100_000, "us", "of the mean wait that count as too long where a host knows sums alone", SmartHarvestOpen;
     }
@@ -56,5 +56,24 @@ settings! {
         bandwidth: f64 = 0.8, 0.01..=1, "share", "of the memory bandwidth above which the job loses a core at each look", Caladan;
         bandwidth_us: u64 = 10, 1..=1_000_000, "us", "between two looks at bandwidth", Caladan;
         sibling_us: f64 = 100.0, 1..=1_000_000, "us", "that a request may run before the sibling of its core idles", Caladan;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use surefoot_server::settable::{text, Settable};
+
+    /// docs/smartharvest.md has the table of all settings.
+    #[test]
+    fn the_documented_settings_are_the_table() {
+        let page = include_str!("../../../docs/smartharvest.md");
+        let mut wanted = String::from("| name | value | bounds | unit | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n");
+        for s in Settings::table() {
+            let value = text(&(s.get)(&Settings::default()), s.len.is_some());
+            let (name, source) = (s.name(), s.source.as_str());
+            wanted += &format!("| `{name}` | {value} | {} to {} | {} | {} | {source} |\n", s.low, s.high, s.unit, s.meaning);
+        }
+        assert!(page.contains(&wanted), "docs/smartharvest.md, section Settings: put this table there\n{wanted}");
     }
 }

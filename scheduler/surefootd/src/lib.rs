@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `sweep` | [`commands::sweep`], on [`sweep`]: `campaign` (format), `expand` (cases), shards, journal, manifest |
 //! | `eval` | [`eval`]; [`stage::workload`] is the format |
+//! | `harvest-eval` | [`eval::harvest`], on `surefoot-harvest` |
 //! | `oracle` | [`commands::oracle`], on [`eval::phases`] |
 //! | `run` | [`node::run`]; [`node::status`] and [`node::metrics`] are what it answers |
 //! | `record` | [`node::record`], on the machine of [`node::machine`] |

@@ -46,6 +46,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Sweep(a) => surefootd::commands::sweep::run(&a),
         Command::Eval(a) => surefootd::eval::eval(&a),
+        Command::HarvestEval(a) => surefootd::eval::harvest::eval(&a),
         Command::Oracle(a) => surefootd::commands::oracle::run(&a),
         Command::Schema(a) => surefootd::commands::schema::print(&a),
         Command::Check(a) => surefootd::commands::check::check(&a),

@@ -26,6 +26,8 @@ pub enum Command {
     Sweep(Sweep),
     /// Closed-loop comparison of policies on virtual servers
     Eval(Eval),
+    /// Policies that lend idle cores for less than a tick, on virtual primary VMs (docs/smartharvest.md)
+    HarvestEval(HarvestEval),
     /// Servers, services and workloads drawn from a seed (docs/worlds.md)
     World(World),
     /// The best allocation for a workload on a virtual server, by search (docs/oracle.md)
@@ -189,6 +191,67 @@ pub struct Eval {
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct HarvestEval {
+    /// Published experiments, comma-separated, or "all": t1, f4, f5, f6, t2, f7, f8, f9, f10, f11, f13, f14, f15
+    #[arg(long, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES", required_unless_present_any = ["primaries", "worlds"])]
+    pub experiments: Vec<String>,
+    /// Primary VMs that share a group of cores, each with its load in requests/s, e.g. memcached@80000,indexserve; several times for several groups
+    #[arg(long, value_name = "NAMES")]
+    pub primaries: Vec<String>,
+    /// Drawn primary workloads of one range, e.g. test:1..40 (docs/worlds.md)
+    #[arg(long, value_name = "RANGE:N")]
+    pub worlds: Vec<String>,
+    /// Policies in place of each experiment's own, comma-separated: no-harvest, fixed-buffer-N, prev-peak, prev-peak-N, smartharvest, wait-budget, caladan
+    #[arg(long, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES")]
+    pub policies: Vec<String>,
+    /// Runs of each case and policy, with seeds 1 to N
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// How cores move; default: as in the experiment, else cpugroups
+    #[arg(long, value_enum)]
+    pub mover: Option<Mover>,
+    /// Seconds of each load; default: as long as the workload needs for a P99
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub duration_s: Option<f64>,
+    /// A setting, e.g. window.length_ms=30; several times for several (docs/smartharvest.md)
+    #[arg(long, value_name = "NAME=VALUE", allow_hyphen_values = true)]
+    pub set: Vec<String>,
+    /// Folder for rows.csv, summary.md and harvest.json; what an interrupted run of the same command left there is gone on with
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Replace the results of an earlier run
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Further profiles (DIR/bursts.toml); they override shipped ones by name
+    #[arg(long, value_name = "DIR")]
+    pub profiles: Option<PathBuf>,
+    /// Threads; default: all CPUs
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Progress on stderr
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: Mode,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A length of time from a tenth of a second to a day.
+fn seconds(text: &str) -> Result<f64, String> {
+    let s = text.parse::<f64>().ok().filter(|s| (0.1..=86_400.0).contains(s));
+    s.ok_or_else(|| "give seconds from 0.1 to 86400".into())
+}
+
+/// How cores move between primary VMs and a job: names of bursts.toml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mover {
+    /// By hypercalls: up to 10 ms
+    Cpugroups,
+    /// By interrupts: about 100 us
+    Interrupts,
 }
 
 #[derive(Debug, Args)]

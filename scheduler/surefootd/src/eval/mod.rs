@@ -3,6 +3,7 @@
 mod blame;
 mod columns;
 mod harm;
+pub mod harvest;
 mod journal;
 pub mod phases;
 pub mod run;

@@ -1,0 +1,181 @@
+//! `surefootd harvest-eval`: policies below a tick on virtual primary VMs, the published experiments of SmartHarvest among them.
+
+mod cases;
+mod keep;
+mod run;
+mod summary;
+
+use crate::base::cli;
+use crate::base::digest::sha256_hex;
+use crate::base::error::{Error, Result};
+use crate::base::files::{write_whole, NewFolders};
+use crate::base::progress::Progress;
+use crate::base::say;
+use crate::base::stop;
+use crate::base::utc;
+use crate::eval::what::name;
+use crate::stage::models::each_once;
+use crate::stage::virtual_target::VirtualTarget;
+use cases::{drawn, Asked, Case, Entry, EXPERIMENTS};
+use keep::{Kept, PARTIAL};
+use rayon::prelude::*;
+use run::{Row, COLUMNS};
+use serde_json::json;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use surefoot_harvest::{Harvester, Settings};
+use surefoot_io::input::{self, PROGRAM_BYTES};
+use surefoot_server::settable::Settable;
+use surefoot_vserver::world::Worlds;
+use surefoot_vserver::EDITION;
+
+const ROWS: &str = "rows.csv";
+const WHAT: &str = "harvest.json";
+const SUMMARY: &str = "summary.md";
+/// Whose profiles are the shipped ones.
+const PLATFORM: &str = "smartharvest-server";
+
+/// One run: what, and by which name it is kept.
+struct Run<'a> {
+    case: &'a Case,
+    entry: Option<&'a Entry>,
+    seed: u64,
+    key: String,
+}
+
+/// # Errors
+/// Bad input or a failure, on one line.
+pub fn eval(args: &cli::HarvestEval) -> Result<()> {
+    if let Some(n) = args.threads {
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
+    }
+    each_once("--policies", &args.policies)?;
+    each_once("--experiments", &args.experiments)?;
+    let at = VirtualTarget::of_platform(PLATFORM, args.profiles.as_deref())?;
+    let mut bursts = at.profiles.bursts.clone();
+    let worlds = args.worlds.iter().map(|w| w.parse::<Worlds>().map_err(|e| Error::BadInput(format!("--worlds {e}"))));
+    let worlds: Vec<Worlds> = worlds.collect::<Result<_>>()?;
+    worlds.iter().try_for_each(|w| drawn(*w, &mut bursts))?;
+    let mut settings = settings_of(args)?;
+    // Section 5.1: no pause after interrupts.
+    if args.mover == Some(cli::Mover::Interrupts) && settings.window.settle_ms == Settings::default().window.settle_ms {
+        settings.window.settle_ms = 0.0;
+    }
+    let mover = args.mover.and_then(name);
+    let policies = (!args.policies.is_empty()).then(|| args.policies.clone());
+    let asked = Asked { bursts: &bursts, policies, duration_s: args.duration_s, settings, mover };
+    let mut cases = vec![];
+    let all: Vec<String> = EXPERIMENTS.iter().map(|(n, _)| (*n).to_string()).collect();
+    let named = if args.experiments == ["all"] { &all } else { &args.experiments };
+    for e in named {
+        cases.extend(asked.experiment(e)?);
+    }
+    for group in &args.primaries {
+        cases.push(asked.group(group)?);
+    }
+    for w in &worlds {
+        cases.extend(asked.worlds(*w)?);
+    }
+    let runs = runs_of(&cases, args.seeds)?;
+    at.read.check("--out", [ROWS, WHAT, SUMMARY, PARTIAL].iter().map(|name| args.out.join(name)))?;
+    let _folders = NewFolders::create(&args.out)?;
+    let what = json!({
+        "harvest_eval": 1,
+        "surefootd": env!("CARGO_PKG_VERSION"),
+        "plant": EDITION,
+        "program_sha256": input::bytes(Path::new("/proc/self/exe"), PROGRAM_BYTES).ok().map(|b| sha256_hex(&b)),
+        "bursts_sha256": sha256_hex(format!("{bursts:?}").as_bytes()),
+        "experiments": named,
+        "primaries": args.primaries,
+        "worlds": args.worlds,
+        "policies": args.policies,
+        "mover": asked.mover,
+        "duration_s": args.duration_s,
+        "seeds": args.seeds,
+        "settings": settings.changed(),
+    });
+    let kept = Kept::open(&args.out, &what)?;
+    let before = runs.iter().filter(|r| kept.rows.contains_key(&r.key)).count() as u64;
+    if !args.overwrite && before == 0 {
+        if let Some(there) = [ROWS, WHAT, SUMMARY].iter().map(|n| args.out.join(n)).find(|p| p.symlink_metadata().is_ok()) {
+            let _ = kept.done();
+            return Err(Error::BadInput(format!(
+                "--out {}: is there already. Give --overwrite to replace that, or another --out",
+                there.display()
+            )));
+        }
+    }
+    stop::install()?;
+    let progress = Progress::new(args.progress, "harvest-eval", runs.len() as u64, before);
+    let kept = Mutex::new(kept);
+    let held = || kept.lock().unwrap_or_else(PoisonError::into_inner);
+    runs.par_iter().try_for_each(|r| {
+        if held().rows.contains_key(&r.key) {
+            return Ok(());
+        }
+        if stop::requested() {
+            let n = held().rows.len();
+            return Err(Error::Failed(format!("interrupted, {n} of {} runs are kept. Go on with the same command", runs.len())));
+        }
+        let rows = match r.entry {
+            Some(entry) => run::run(r.case, entry, &bursts, r.seed)?,
+            None => run::moves(r.case, &bursts, r.seed)?,
+        };
+        held().add(r.key.clone(), rows)?;
+        progress.case();
+        Ok(())
+    })?;
+    progress.finish();
+    let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let rows: Vec<Row> = runs.iter().filter_map(|r| kept.rows.get(&r.key)).flatten().cloned().collect();
+    let lines: String = rows.iter().map(Row::csv).collect::<Result<_>>()?;
+    write_whole(&args.out.join(ROWS), format!("{}\n{lines}", COLUMNS.join(",")).as_bytes())?;
+    let page = summary::page(&rows);
+    write_whole(&args.out.join(SUMMARY), page.as_bytes())?;
+    let mut finished = what;
+    finished["finished_utc"] = utc::text(utc::now_ms()).into();
+    write_whole(&args.out.join(WHAT), format!("{finished:#}\n").as_bytes())?;
+    kept.done()?;
+    if args.json {
+        return say::json(&json!({ "out": args.out, "runs": runs.len(), "resumed": before, "cases": summary::cells(&rows) }));
+    }
+    say::print(&page)
+}
+
+/// Every run of every case, and that each can be made.
+fn runs_of(cases: &[Case], seeds: u32) -> Result<Vec<Run<'_>>> {
+    let mut runs = vec![];
+    for case in cases {
+        let cores = 10 * case.vms.len() as u32;
+        let entries: Vec<Option<&Entry>> = if case.entries.is_empty() { vec![None] } else { case.entries.iter().map(Some).collect() };
+        for entry in entries {
+            if let Some(e) = entry {
+                Harvester::named(&e.policy, cores, cores - 1, &e.settings).map_err(Error::BadInput)?;
+            }
+            for seed in 1..=u64::from(seeds) {
+                let (policy, variant) = entry.map_or(("moves", ""), |e| (e.policy.as_str(), e.variant.as_str()));
+                let key = [&case.experiment, &case.name, &case.mover, policy, variant].join("/") + &format!("/{seed}");
+                runs.push(Run { case, entry, seed, key });
+            }
+        }
+    }
+    Ok(runs)
+}
+
+/// What `--set` says, each setting once.
+fn settings_of(args: &cli::HarvestEval) -> Result<Settings> {
+    let mut settings = Settings::default();
+    let mut named: Vec<String> = vec![];
+    for text in &args.set {
+        let wrong = |e: String| Error::BadInput(format!("--set {e}"));
+        let (name, value) = text.split_once('=').ok_or_else(|| wrong(format!("{text}: no value. Write NAME=VALUE")))?;
+        let name = name.trim().strip_prefix("smartharvest.").unwrap_or(name.trim());
+        let value = value.trim().parse::<f64>().map_err(|_| wrong(format!("{text}: {} is no number", value.trim())))?;
+        let name = settings.assign(name, &[value]).map_err(wrong)?;
+        if named.contains(&name) {
+            return Err(wrong(format!("{name}: is set twice. Name it once")));
+        }
+        named.push(name);
+    }
+    Ok(settings)
+}
