@@ -40,7 +40,7 @@ install_docker() {
     mkdir -p "$state"
     say "installing docker.io from Debian's packages"
     # invoke-rc.d must not start it behind our back: this script does, with options that fit the machine.
-    { apt-get update -q && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends docker.io iptables; } \
+    RUNLEVEL=1 "$repo/scripts/install-packages.sh" "this" docker.io iptables \
         >"$state/engine-install.log" 2>&1 || { tail -n 5 "$state/engine-install.log" >&2; die "installing docker.io failed; see $state/engine-install.log"; }
 }
 

@@ -9,5 +9,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "surefoot: installing $*"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -q
-apt-get install -y -q --no-install-recommends "$@"
+# One at a time: apt fails where another holds its lists. Closed for what it starts, which may be a daemon that stays.
+alone=(flock --close /var/lib/dpkg/surefoot.lock)
+"${alone[@]}" apt-get update -q
+"${alone[@]}" apt-get install -y -q --no-install-recommends "$@"

@@ -21,7 +21,7 @@ if [ ! -x "$venv/bin/python" ]; then
   if ! "$python" -m venv "$venv" 2>/dev/null; then
     rm -rf "$venv"
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-      apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv
+      "$(dirname "$0")"/install-packages.sh "make" python3-venv
       "$python" -m venv "$venv"
     else
       fail "this Python cannot make environments. Install python3-venv."

@@ -30,7 +30,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,8 @@ class Variant:
             data = bundle.to_tar(files)
             for start, end, new in sorted(self.tar, reverse=True):
                 data = data[:start] + new + data[end:]
-            write_bytes(at / "b.tar", data)
+            # No write that waits for the disk: thousands of these are gone at once.
+            (at / "b.tar").write_bytes(data)
             return at / "b.tar"
         folder = at / "b"
         folder.mkdir()
@@ -1080,7 +1081,9 @@ def random_variant(rng: random.Random, n: int) -> Variant:
     return Variant(f"random {n}: values", base, "", content)
 
 
+@cache
 def declared() -> list[Variant]:
+    """Every variant that is drawn by its family, made once a process: none is changed afterwards."""
     rng = random.Random(29)
     families = [
         combinations(), missing_fields(), unknown_fields(), wrong_types(rng), ranges(), lists(), forms_of_json(),

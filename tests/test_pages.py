@@ -126,9 +126,20 @@ def made(folder: Path, demo: dict[str, Any]) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
+    """Where `pages` are made, and those that are: drawing them takes longer than the tests."""
+    return tmp_path_factory.mktemp("pages") / "site", {}
+
+
 @pytest.fixture
-def pages(result: dict[str, Any], tmp_path: Path) -> dict[str, Path]:  # noqa: F811
-    found = made(tmp_path / "site", result)
+def pages(result: dict[str, Any], originals: tuple[Path, dict[str, Path]], tmp_path: Path) -> dict[str, Path]:  # noqa: F811
+    """A copy that a test may change."""
+    folder, first = originals
+    if not first:
+        first |= made(folder, result)
+    shutil.copytree(folder, tmp_path / "site")
+    found = {name: tmp_path / "site" / path.relative_to(folder) for name, path in first.items()}
     if keep := os.environ.get("SUREFOOT_PAGES"):
         # `make test-pages` looks at them with a browser
         for name, path in found.items():

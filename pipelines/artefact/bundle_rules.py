@@ -7,6 +7,7 @@ tests/vectors/bundles.jsonl holds both to it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -67,22 +68,20 @@ def parse(data: bytes) -> Json:
     return value
 
 
+# What a bracket's depth hangs on: a string, closed or not, or one bracket.
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+
 def _too_deep(data: bytes, most: int) -> int | None:
     """Where brackets outside of strings are nested deeper than `most`."""
-    depth, quoted, escaped = 0, False, False
-    for at, byte in enumerate(data):
-        if escaped:
-            escaped = False
-        elif quoted and byte == 0x5C:
-            escaped = True
-        elif byte == 0x22:
-            quoted = not quoted
-        elif not quoted and byte in b"[{":
+    depth = 0
+    for mark in _MARK.finditer(data):
+        if mark[0] in (b"[", b"{"):
             depth += 1
-        elif not quoted and byte in b"]}":
+        elif mark[0] in (b"]", b"}"):
             depth = max(0, depth - 1)
         if depth > most:
-            return at
+            return mark.start()
     return None
 
 

@@ -8,7 +8,9 @@ use surefootd::base::cli::{Cli, Command};
 use surefootd::base::error::{nearest, Error, Result};
 use surefootd::base::say;
 use surefootd::base::stop;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
     out::begin();
@@ -16,14 +18,17 @@ fn main() -> ExitCode {
     // A file that may grow no further (RLIMIT_FSIZE) is an error of that write, and ends nothing half-way.
     // SAFETY: no other thread yet, and SIG_IGN has no handler that could be unsafe.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    let filter = EnvFilter::try_from_env("SUREFOOT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var("SUREFOOT_LOG").ok().filter(|w| !w.is_empty()).and_then(|w| w.parse::<Targets>().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     // Nothing in a line may act on a terminal, so it has no colours either.
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(|| out::Log)
         .with_target(false)
         .with_ansi(false)
         .log_internal_errors(false)
+        .finish()
+        .with(filter)
         .init();
     let done = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
