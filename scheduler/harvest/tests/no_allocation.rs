@@ -42,7 +42,9 @@ fn a_minute_of_readings_does_not_allocate() {
             n += 1;
             let now_us = h.next_us();
             if h.wants_waits(now_us) {
-                h.waited(now_us, &Waits { dispatches: 500, over: Some([n % 200; WAIT_BOUNDS]), total_us: 1e3 });
+                // Well for forty seconds, and then far from it.
+                let long = if now_us < 40_000_000 { 0 } else { n % 200 };
+                h.waited(now_us, &Waits { dispatches: 500, over: Some([long; WAIT_BOUNDS]), total_us: 1e3 });
             }
             let busy = (n * 7 / 64 % 17) as u32;
             h.poll(&Seen { now_us, busy: busy.min(h.kept()), here: h.kept(), waiting_us: Some((n % 20) as f64) });
