@@ -16,7 +16,8 @@ fn the_same_rows_on_any_number_of_threads() {
     let run = |name: &str, threads: &str| {
         let out = out(name);
         let args = ["--primaries", "memcached@20000,indexserve", "--worlds", "tune:1..2", "--policies", "no-harvest,smartharvest"];
-        let more = ["--duration-s", "1", "--seeds", "2", "--set", "learn.warm_windows=4", "--threads", threads, "--json", "--progress", "none"];
+        let more =
+            ["--duration-s", "1", "--seeds", "2", "--set", "learn.warm_windows=4", "--threads", threads, "--json", "--progress", "none"];
         let mut all = vec!["harvest-eval"];
         all.extend(args);
         all.extend(more);

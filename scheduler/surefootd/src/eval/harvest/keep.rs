@@ -86,7 +86,8 @@ impl Kept {
     /// [`Error::Failed`]; a torn tail is trimmed by the next run.
     pub fn add(&mut self, run: String, rows: Vec<Row>) -> Result<()> {
         let line = Line { run, rows };
-        let mut text = serde_json::to_vec(&line).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
+        let mut text =
+            serde_json::to_vec(&line).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(|e| Error::io(&self.path, "cannot be appended to", &e))?;
         self.rows.insert(line.run, line.rows);
