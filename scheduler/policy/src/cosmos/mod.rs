@@ -22,6 +22,7 @@
 
 pub mod fixed;
 mod groups;
+pub mod per_service;
 mod settings;
 mod sizes;
 pub mod slack;

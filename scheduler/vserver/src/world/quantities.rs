@@ -147,7 +147,7 @@ quantities! { WORLD:
 }
 
 quantities! { OVER_COMMITTED:
-    MEMORY_CAPACITY_GB = "mem.capacity_gb", "GB", OneOf(&[64.0, 64.0, 96.0, 128.0]), [(Era, 0.5)], "COSMOS: 64; of more a run moves too little";
+    MEMORY_CAPACITY_GB = "mem.capacity_gb", "GB", OneOf(&[64.0, 64.0, 96.0, 128.0]), [(Era, 0.5)], "COSMOS: 64; more takes longer to move than a run lasts";
     MEMORY_WS_GB = "paging.ws_gb, before it is scaled", "GB", Log(8.0, 40.0), [], "COSMOS has one service of 42 to 51; here two to four share that";
     MEMORY_SKEW = "paging.page_skew", "", Log(0.1, 0.4), [], "shipped: 0.12 to 0.28";
     MEMORY_PAGES = "paging.pages", "pages a request", Log(1.0, 6.0), [(Size, 0.5)], "shipped: 1.3 to 6";
