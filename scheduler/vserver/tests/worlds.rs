@@ -252,7 +252,8 @@ fn working_sets_exceed_memory() {
             assert!(w.platform.os.disk_iops > 10_000.0 && w.profiles.services.values().all(|s| s.paging.is_some()), "{}", w.id);
             for load in &w.workloads {
                 let file: toml::Table = load.text.parse().unwrap();
-                let sets = |of: &str| file[of].as_array().unwrap().iter().map(|t| t["ws_gb"].as_float().unwrap()).collect::<Vec<f64>>();
+                let gb = |t: &toml::Value| t["ws_gb"].as_float().unwrap_or_else(|| t["ws_gb"].as_integer().unwrap() as f64);
+                let sets = |of: &str| file[of].as_array().unwrap().iter().map(gb).collect::<Vec<f64>>();
                 let (lc, be) = (sets("lc"), sets("be"));
                 assert!((2..=4).contains(&lc.len()) && be.len() == 2 && !load.text.contains("arrive_s"), "{}", load.text);
                 mors.push(lc.iter().chain(&be).sum::<f64>() / have_gb);
