@@ -26,7 +26,8 @@ _LOOKS = {
     "wait-budget": Look("#111111", "*", "-"),
 }
 # marks that lie on one another are of several sizes
-_SIZES = {"*": 8.5, "<": 9.5}
+_SIZES = {"*": 8.5, "<": 9.5, "D": 10.0}
+_OPEN = "xD"
 # an axis of rises: straight to here, in per cent, then by powers of ten
 _STRAIGHT_PCT = 20.0
 # rises that no figure needs to tell apart from 0
@@ -48,12 +49,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """Marks of one look; joined: they are settings of one thing, in order."""
+    """Marks of one look; joined: they are settings of one thing, in order; hollow: the same policy in another way."""
 
     name: str
     look: Look
     points: Sequence[Point]
     joined: bool = False
+    hollow: bool = False
 
 
 def ends(e: Estimate) -> tuple[float, float]:
@@ -85,7 +87,13 @@ def plane(lines: Sequence[Line], title: str, y_label: str, limit: float | None =
         ax.set_ylabel(y_label)
         ax.set_title(title)
         handles, labels = ax.get_legend_handles_labels()
-        fig.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.52, 0.01), ncols=min(3, max(1, len(labels))))
+        fig.legend(
+            handles,
+            labels,
+            loc="upper center",
+            bbox_to_anchor=(0.52, 0.01),
+            ncols=min(2 if max(map(len, labels)) > 20 else 3, len(labels)),
+        )
         return svg_element(fig, f"{title}: {y_label}, over cores lent")
 
 
@@ -98,18 +106,19 @@ def _line(ax: Axes, line: Line) -> None:
         if p.label:
             near: Any = {"textcoords": "offset points", "fontsize": 7, "color": INK, "zorder": 5}
             ax.annotate(p.label, (p.x.value, p.y.value), (4, 5), **near)
+    hollow = line.hollow or style.mark in _OPEN
     x, y = ([getattr(p, axis).value for p in line.points] for axis in "xy")
     ax.plot(
         x,
         y,
-        ls=style.dash if line.joined else "none",
+        ls="none" if not line.joined else (0, (2, 1.5)) if line.hollow else style.dash,
         color=style.colour,
         lw=1.3,
         marker=style.mark,
         ms=_SIZES.get(style.mark, 5.5),
-        mec=style.colour if style.mark == "x" else "white",
-        mew=1.2 if style.mark == "x" else 0.5,
-        mfc=style.colour,
+        mec=style.colour if hollow else "white",
+        mew=1.4 if hollow else 0.5,
+        mfc="none" if hollow else style.colour,
         label=line.name,
         zorder=3,
     )

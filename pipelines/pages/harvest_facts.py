@@ -267,7 +267,7 @@ def _group(key: tuple[Any, ...], cases: Sequence[Sequence[Cell]]) -> Group:
     sums = {p: sum_of(p, of[p]) for p in in_order(of) if len(of[p]) == len(cases)}
     fixed = [s for p, s in sums.items() if buffer_of(p) is not None and s.kept == s.cases]
     experiments = ", ".join(dict.fromkeys(case[0].experiment for case in cases))
-    said = "one VM" if vms == 1 else f"{vms} VMs"
+    said = {1: "one VM", 2: "two VMs"}.get(vms, f"{vms} VMs")
     name = f"{said} ({experiments}{'' if mover == 'cpugroups' else f', {mover}'})"
     best = max(fixed, key=lambda s: s.lent.value, default=None)
     rest = [s for p, s in sums.items() if buffer_of(p) is None and p != BASE]
@@ -394,7 +394,9 @@ def _of(cells: Sequence[Cell], experiment: str, policy: str, variant: str = "") 
 
 
 def _rise_pct(c: Cell) -> str:
-    return f"{100 * c.worst.value:+.1f} %" if c.worst else "–"
+    if c.worst is None:
+        return "–"
+    return "0 %" if abs(c.worst.value) < 0.0005 else f"{100 * c.worst.value:+.1f} %"
 
 
 def _square_wave(cells: Sequence[Cell]) -> list[Claim]:

@@ -37,7 +37,7 @@ _RISE = "rise of P99, %"
 # of the table of published numbers
 _METRICS = {
     "cores_busy": "busy cores, mean",
-    "peak_busy": "busy cores, mean of peaks",
+    "peak_busy": "their peaks, mean",
     "p99_us": "P99",
     "mean_us": "mean time",
     "rise_pct": "rise of P99",
@@ -135,8 +135,9 @@ def _kept(c: Cell) -> Any:
 def _n(cells: Sequence[Cell]) -> str:
     """Of how much a figure is."""
     seeds = sorted({c.seeds for c in cells})
-    policies = len({c.name for c in cells})
-    return f"{counted(policies, 'policy', 'policies')} × {' or '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
+    names = len({c.name for c in cells})
+    what = counted(names, "setting") if any(c.variant for c in cells) else counted(names, "policy", "policies")
+    return f"{what} × {' or '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
 
 
 # ---------------------------------------------------------------- in short
@@ -206,9 +207,8 @@ def _short(facts: Facts) -> Section:
 def _verdict(p: Facts) -> str:
     kept = f"keeps P99 in {'all' if p['kept'] == p['cases'] else p['kept']} of {counted(p['cases'], 'case')}"
     worst = f"the worst rise is {_pct(p['worst']['value'])} % ({p['worst_case']})"
-    return (
-        f"{p['policy']} {kept}; {worst}. It lends {_cores(p['lent'])} cores in sum, {_cores(p['lent_kept'])} where P99 is kept."
-    )
+    less = "" if p["kept"] == p["cases"] else f", {_cores(p['lent_kept'])} of them where P99 is kept"
+    return f"{p['policy']} {kept}; {worst}. It lends {_cores(p['lent'])} cores in sum{less}."
 
 
 def _beside_fixed(g: Facts) -> str:
@@ -267,7 +267,7 @@ def _published(facts: Facts) -> Section:
         Text(
             "Every number that the paper prints in its text and tables. Its figures have no printed numbers: what its text says "
             "of them stands in the second table. The paper measured a server; these VMs are virtual and were fitted to part of "
-            "these numbers (docs/smartharvest.md)."
+            "these numbers (docs/virtual-server-validation.md says which)."
         )
     )
     there = [p for p in facts["published"] if p["why"] != "not run"]
@@ -293,7 +293,7 @@ def _yes(holds: bool | None) -> str:
 def _beside(p: Facts) -> list[Any]:
     policy = f"{p['policy']}, {p['variant']}" if p["variant"] else p["policy"]
     case = p["case"] if p["stage"] is None else f"{p['case']}, {_T2_LOADS[p['stage']]} QPS"
-    ours = p["why"] if p["ours"] is None else est(p["ours"], p["unit"])
+    ours = p["why"] if p["ours"] is None else _ours(p["ours"], p["metric"], p["unit"])
     relation = {"is": "", "from": ""}.get(p["relation"], f"{p['relation']} ")
     value = f"{relation}{p['value']:,g}" + (f" to {p['high']:g}" if p["high"] is not None else "")
     verdict: Any = "–" if p["ratio"] is None else f"{p['ratio']:.2f}"
@@ -301,6 +301,13 @@ def _beside(p: Facts) -> list[Any]:
         verdict = badge(p["holds"], "holds" if p["holds"] else "does not hold", "sure" if p["sure"] else "")
     place = f"{_TITLES[p['experiment']]}, {p['place']}" if not p["place"].startswith("Table") else p["place"]
     return [place, case, policy, _METRICS[p["metric"]], f"{value} {p['unit']}", ours, verdict]
+
+
+def _ours(e: Mapping[str, Any], metric: str, unit: str) -> Any:
+    """To as many digits as mean something."""
+    digits = {"rise_pct": 1, "rise_us": 1, "p99_us": 0, "mean_us": 0, "least_buffer": 0}.get(metric, 2)
+    value, *ends = (None if x is None else f"{round(x, digits) + 0.0:,.{digits}f}" for x in (e["value"], e["low"], e["high"]))
+    return estimate(f"{value} {unit}", "" if None in ends else f"[{', '.join(map(str, ends))}]")
 
 
 _T2_LOADS = ("80,000", "20,000", "160,000")
@@ -321,7 +328,9 @@ _PLANE = (
 )
 
 
-def _lines(cells: Sequence[Cell], vm: int | None = None, more: str = "") -> list[charts.Line]:
+def _lines(cells: Sequence[Cell], vm: int | None = None, mover: str = "", *, hollow: bool = False) -> list[charts.Line]:
+    more = f", {mover}" if mover else ""
+
     def point(c: Cell) -> charts.Point:
         found = _rise_of(c, vm) or Estimate(0.0, None, None, 0)
         size = buffer_of(c.policy)
@@ -331,9 +340,9 @@ def _lines(cells: Sequence[Cell], vm: int | None = None, more: str = "") -> list
     lines = []
     if fixed:
         name = "fixed buffers"
-        lines.append(charts.Line(f"{name}{more}", charts.look_of(name), [point(c) for c in fixed], joined=True))
+        lines.append(charts.Line(f"{name}{more}", charts.look_of(name), [point(c) for c in fixed], joined=True, hollow=hollow))
     rest = {c.policy: c for c in cells if buffer_of(c.policy) is None}
-    return lines + [charts.Line(f"{p}{more}", charts.look_of(p), [point(rest[p])]) for p in in_order(rest)]
+    return lines + [charts.Line(f"{p}{more}", charts.look_of(p), [point(rest[p])], hollow=hollow) for p in in_order(rest)]
 
 
 def _rise_of(c: Cell, vm: int | None) -> Estimate | None:
@@ -502,7 +511,7 @@ def _with_printed(e: Estimate | None, printed: float | None, *, sign: bool = Fal
     plus = "+" if sign else ""
 
     def said(x: float) -> str:
-        return "0" if sign and abs(x) < 0.5 else f"{x:+,.0f}" if sign else number(x)
+        return "0" if sign and abs(x) < 0.5 else f"{x:+,.0f}" if sign else f"{x:.2f}" if x < 10 else number(x)
 
     interval = "" if e.low is None or e.high is None else f"[{said(e.low)}, {said(e.high)}]"
     return estimate(said(e.value) + ("" if printed is None else f" / {plus}{printed:,g}"), interval)
@@ -522,7 +531,7 @@ def _f7(cells: Sequence[Cell]) -> list[Any]:
 def _two_vms(cells: Sequence[Cell]) -> Section | None:
     section = Section("two-vms", "Two VMs in one group", "Two VMs")
     for name, said in (
-        ("f8", "Two services of one kind. The paper needs a fixed buffer of 17 of the 20 cores, so sizes below do not keep P99."),
+        ("f8", "Two services of one kind. In the paper a fixed buffer keeps P99 only from 17 of the 20 cores on."),
         ("f9", "Two kinds of services. In the paper no fixed buffer suits both, and SmartHarvest keeps P99 of both."),
     ):
         for key, of in _cases(_known(find(cells, name))).items():
@@ -616,11 +625,20 @@ def _f15(cells: Sequence[Cell]) -> list[Any]:
         return []
     loads = sorted({c.places[0].load_rps for c in of})
     figures = []
-    for mover in dict.fromkeys(c.mover for c in of):
-        for load in loads:
-            mine = [c for c in of if c.mover == mover and c.places[0].load_rps == load]
-            if mine:
-                figures.append(_plane(mine, f"{mover}, {load:,g} QPS"))
+    for load in loads:
+        mine = [c for c in of if c.places[0].load_rps == load and c.policy != BASE]
+        lines = []
+        for mover in dict.fromkeys(c.mover for c in mine):
+            lines += _lines([c for c in mine if c.mover == mover], mover=mover, hollow=mover != "cpugroups")
+        if lines:
+            drawn = charts.plane(lines, f"IndexServe, {load:,g} QPS", _RISE, _LIMIT_PCT)
+            figures.append(
+                Drawing(
+                    drawn,
+                    f"{counted(len({c.mover for c in mine}), 'way')} to move cores, {_n(mine)}",
+                    f"{_PLANE} Hollow, dashed: interrupts.",
+                )
+            )
     said = (
         "IndexServe at several loads. Cpugroups move a core within 5 to 10 ms, interrupts within about 100 us. In the paper "
         "interrupts lend more at less P99, and learning is still needed at medium and high load."
