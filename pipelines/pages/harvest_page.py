@@ -385,7 +385,10 @@ def _cases(cells: Sequence[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
 
 
 def _known(cells: Sequence[Cell]) -> list[Cell]:
-    return [c for c in cells if c.kept is not None]
+    """Those whose rise is known, of cases in which there is something beside no harvesting to draw."""
+    known = [c for c in cells if c.kept is not None]
+    there = {c.key for c in known if c.policy != BASE}
+    return [c for c in known if c.key in there]
 
 
 def _one_vm(cells: Sequence[Cell]) -> Section | None:
