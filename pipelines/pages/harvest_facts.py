@@ -15,6 +15,8 @@ from pipelines.pages.harvest_rows import BASE, PRIMARIES, WORLDS, Folder, Row
 
 # of the paper, in its order
 EXPERIMENTS = ("t1", "f4", "f5", "f6", "t2", "f7", "f8", "f9", "f10", "f11", "f13", "f14", "f15")
+# a P99 below is that of no request
+_LEAST_US = 1e-3
 _BUFFER = re.compile(r"fixed-buffer-(\d+)")
 _ORDER = (BASE, "fixed-buffer", "prev-peak", "prev-peak-10", "caladan", "smartharvest", "wait-budget")
 
@@ -117,7 +119,7 @@ def _cell(rows: Sequence[Row], base: Sequence[Row]) -> Cell:
     for stage, vm in sorted({(r.stage, r.vm) for r in rows}):
         at = sorted((r for r in rows if (r.stage, r.vm) == (stage, vm)), key=lambda r: r.seed)
         pairs = [(r.p99_us, of_base.get((r.stage, r.vm, r.seed, r.seconds), 0.0)) for r in at]
-        known = all(b > 0 for _, b in pairs)
+        known = all(b >= _LEAST_US for _, b in pairs)
         places.append(
             Place(
                 stage,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -412,12 +413,15 @@ def _t1(cells: Sequence[Cell]) -> list[Any]:
     ]
 
 
+_WINDOW = re.compile(r"window \d+(\.\d+)? ms")
+
+
 def _f4(cells: Sequence[Cell]) -> list[Any]:
     of = find(cells, "f4")
     if not of:
         return []
     base = [c for c in of if c.policy == BASE]
-    windows = sorted((c for c in of if c.variant), key=lambda c: float(c.variant.split()[1]))
+    windows = sorted((c for c in of if _WINDOW.fullmatch(c.variant)), key=lambda c: float(c.variant.split()[1]))
     points = [charts.Point(c.cores_lent, c.places[0].p99_us, c.variant.removeprefix("window ")) for c in windows]
     if not points or not base:
         return []
@@ -494,8 +498,10 @@ def _t2(cells: Sequence[Cell]) -> list[Any]:
     for c in sorted(of, key=lambda c: in_order(x.policy for x in of).index(c.policy)):
         metric = "p99_us" if c.policy == BASE else "rise_us"
         values: list[Any] = [c.policy]
-        for p in c.places:
-            values.append(_with_printed(getattr(p, metric), printed.get((c.policy, metric, p.stage)), sign=metric == "rise_us"))
+        at = {p.stage: p for p in c.places}
+        for stage in (p.stage for p in stages):
+            e = getattr(at[stage], metric) if stage in at else None
+            values.append(_with_printed(e, printed.get((c.policy, metric, stage)), sign=metric == "rise_us"))
         rows.append([*values, _with_printed(c.cores_lent, printed.get((c.policy, "cores_lent", None))), _kept(c)])
     said = (
         "One VM of memcached, a minute at each load. The first row is P99, the others how far P99 is above it. In brackets: the "

@@ -154,8 +154,10 @@ def _what(out: Path, again: str) -> dict[str, Any]:
         lists = ("experiments", "primaries", "worlds", "policies")
         said |= {name: _texts(found, name) for name in lists}
         said["mover"] = None if found["mover"] is None else _text(found, "mover")
-        said["duration_s"] = None if found["duration_s"] is None else float(found["duration_s"])
-        said["settings"] = ", ".join(f"{name} = {' '.join(f'{x:g}' for x in values)}" for name, values in found["settings"])
+        said["duration_s"] = None if found["duration_s"] is None else _number(found["duration_s"], "duration_s")
+        said["settings"] = ", ".join(
+            f"{name} = {' '.join(f'{_number(x, name):g}' for x in values)}" for name, values in found["settings"]
+        )
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
         raise BadInput(f"{path}: cannot be read as what was run ({type(e).__name__}: {e}). {again}") from None
     return said
@@ -171,6 +173,12 @@ def _texts(found: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(found[name], list) or not all(isinstance(x, str) for x in found[name]):
         raise TypeError(f"{name} is no list of texts")
     return list(found[name])
+
+
+def _number(value: Any, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST:
+        raise ValueError(f"{name} is no number")
+    return float(value)
 
 
 def _whole(found: Mapping[str, Any], name: str) -> int:
@@ -217,8 +225,8 @@ def _row(at: str, cells: Mapping[str, str], again: str) -> Row:
             raise BadInput(f"{at}: column {name}: {text[:40]!r} is no {'number' if kind is float else 'whole number'}. {again}")
         if kind is float and not math.isfinite(value):
             raise BadInput(f"{at}: column {name} holds NaN or infinity. {again}")
-        if kind is float and value < 0:
-            raise BadInput(f"{at}: column {name}: {value:g} is below 0. {again}")
+        if kind is float and not 0 <= value < _LARGEST:
+            raise BadInput(f"{at}: column {name}: {value:g} is {'below 0' if value < 0 else 'too large'}. {again}")
         # a sum of nothing may be -0, which reads as if it were below 0
         said[name] = value + 0.0 if kind is float else value
     if not all(said[name] for name in ("experiment", "case", "policy", "mover", "workload")):
@@ -243,7 +251,7 @@ def _same_run(out: Path, f: Folder, again: str) -> None:
         by.setdefault(r.cell, {}).setdefault(r.seed, []).append((r.stage, r.vm))
     for cell, seeds in by.items():
         places = [sorted(at) for at in seeds.values()]
-        if sorted(seeds) != list(range(1, f.seeds + 1)):
+        if (len(seeds), min(seeds), max(seeds)) != (f.seeds, 1, f.seeds):
             said = f"has {counted(len(seeds), 'seed')}, and {WHAT} beside it says 1 to {f.seeds:,}"
         elif any(len(set(at)) < len(at) for at in places):
             said = "has a stage and VM of one seed more than once"
