@@ -352,6 +352,23 @@ def eval_report_command(outs: tuple[Path, ...], out: Path, overwrite: bool, as_j
         click.echo(f"{made['page']}: published figures and aims: {said}")
 
 
+@surefoot.command("harvest-report")
+@click.argument("outs", metavar="OUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the page and of its numbers.")
+@_overwrite
+@_json
+def harvest_report_command(outs: tuple[Path, ...], out: Path, overwrite: bool, as_json: bool) -> None:
+    """One page from the folders that `surefootd harvest-eval --out` wrote: SmartHarvest's figures, and the published numbers."""
+    from pipelines import harvest_report
+
+    made = harvest_report.run(outs, out, show.Teller(Console(stderr=True), harvest_report.STEPS).step, overwrite)
+    if as_json:
+        _print_json(made)
+    else:
+        kept = [f"{p} {s['kept']} of {s['cases']}" for p, s in made["policies"].items() if p in ("smartharvest", "wait-budget")]
+        click.echo(f"{made['page']}{': cases with P99 kept: ' if kept else ''}{', '.join(kept)}")
+
+
 @surefoot.command("demo")
 @click.option(
     "--out",

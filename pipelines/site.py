@@ -23,7 +23,7 @@ INDEX = "index.html"
 _FOLDER = "out"
 # what is beside `out`, and what the cards in it are called
 _BESIDE = {"data": "data-card.md", "bundles": "card.md"}
-_NAMES = ("report.html", "eval-report.html", "data-card.md")
+_NAMES = ("report.html", "eval-report.html", "harvest-report.html", "data-card.md")
 _DEPTH = 6
 _HEAD_BYTES = 4096
 _TITLE = "Surefoot: all pages"
@@ -129,7 +129,7 @@ def _found(path: Path) -> Found | None:
 
 
 def _kind(path: Path, title: str) -> str:
-    if path.name == "eval-report.html":
+    if path.name in ("eval-report.html", "harvest-report.html"):
         return _EVALS
     if path.name == "data-card.md":
         return _DATA

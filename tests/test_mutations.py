@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 import pytest
 import synthetic
+import test_harvest_report as harvests
 from campaigns import measured
 
 from collection import adapters, cli, closed_loop, derive, mirror, playbooks, standing
@@ -32,7 +33,8 @@ from collection.errors import SurefootError
 from pipelines import inputs, params, samples
 from pipelines.errors import BadInput, PipelineError
 from pipelines.fits import fitted
-from pipelines.pages import eval_rows
+from pipelines.io import canonical_json
+from pipelines.pages import eval_rows, harvest_facts, harvest_rows
 
 ROOT = Path(__file__).parent.parent
 EVERY_DAY = 60
@@ -304,6 +306,18 @@ def test_evaluations(evaluated: Path, tmp_path: Path, keep: Path, file: str, for
         return staged(lambda: eval_rows.read([out]))()
 
     mutate.all_of(f"eval {file}", form, (evaluated / file).read_bytes(), EVERY_DAY, keep, call)
+
+
+@pytest.mark.parametrize(("file", "form"), [("harvest.json", "json"), ("rows.csv", "bytes")])
+def test_evaluations_of_lent_cores(tmp_path: Path, keep: Path, file: str, form: str) -> None:
+    """Rows of harvest-eval are read or named, and their numbers are numbers."""
+    out = harvests.write(tmp_path / "out", harvests.small())
+
+    def call(mutation: bytes) -> object:
+        (out / file).write_bytes(mutation)
+        return staged(lambda: canonical_json(harvest_facts.gather(harvest_rows.read([out]))[0]))()
+
+    mutate.all_of(f"harvest-eval {file}", form, (out / file).read_bytes(), EVERY_DAY, keep, call)
 
 
 @pytest.mark.parametrize("tool", [t for t in adapters.TOOLS if t != "tailbench"])

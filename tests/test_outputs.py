@@ -136,11 +136,12 @@ def test_another_users_link_is_not_followed(led: tuple[Path, Path]) -> None:
     assert (prize / "old").read_bytes() == PRECIOUS
 
 
-def test_a_report_is_not_led_elsewhere(led: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """`eval-report` makes no folder behind another user's link."""
+@pytest.mark.parametrize("command", ["eval-report", "harvest-report"])
+def test_a_report_is_not_led_elsewhere(command: str, led: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """No folder is made behind another user's link."""
     link, prize = led
     with pytest.raises(SystemExit) as e:
-        cli.main(["eval-report", str(link.parent), "--out", str(link / "rep")])
+        cli.main([command, str(link.parent), "--out", str(link / "rep")])
     assert e.value.code == 2
     assert f"{link}: the link belongs to user {NOBODY}" in capsys.readouterr().err
     assert list(prize.iterdir()) == []

@@ -19,13 +19,14 @@ import numpy as np
 import polars as pl
 import pytest
 import test_eval_report as evals
+import test_harvest_report as harvests
 from matplotlib import rc_context
 from test_report import evaluated, labels, local, metrics, result, virtual  # noqa: F401
 from test_training_report import CAMPAIGN, Training
 
 from collection import card_plots, charts
 from collection import report as demo_report
-from pipelines import eval_report, report, site
+from pipelines import eval_report, harvest_report, report, site
 from pipelines.pages import drawing, eval_rows, page, policy_charts, policy_words
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,10 +119,12 @@ def made(folder: Path, demo: dict[str, Any]) -> dict[str, Path]:
     script = [evals.row("fig10", p, 1, 2.0, lc=2) for p in ("unmanaged", "parties", "osml-plus", "surefoot")]
     evals.time_lines(evals.write(folder / "evals/churn", script), script, {"fig10": {"moses": 0.5, "xapian": 0.5}})
     made = eval_report.run([folder / "evals/be", folder / "evals/churn"], out / "eval-report")
+    lent = harvest_report.run([harvests.write(folder / "harvest", harvests.everything())], out / "harvest-report")
     return {
         "demo": out / "demo" / "report.html",
         "training": out / "pipeline" / "toy" / "report" / report.PAGE,
         "evaluation": Path(made["page"]),
+        "harvest": Path(lent["page"]),
         "index": out / site.INDEX,
     }
 
@@ -507,6 +510,7 @@ def test_the_index_leads_to_every_page_that_is_there(pages: dict[str, Path]) -> 
         "demo/report.html": "Surefoot: sweep, learn, bundle, hold",
         "pipeline/toy/report/report.html": "Training report: toy",
         "eval-report/eval-report.html": "Surefoot: policies side by side",
+        "harvest-report/harvest-report.html": "Surefoot: cores lent for milliseconds",
         "../data/mine/data-card.md": "Data card: mine",
         "../bundles/a%20b/card.md": "Model card: toy",
     }
@@ -517,7 +521,7 @@ def test_a_page_that_is_gone_is_not_led_to(pages: dict[str, Path]) -> None:
     pages["training"].unlink()
     site.refresh(pages["demo"])
     assert "Training report" not in pages["index"].read_text("utf-8")
-    for path in (pages["demo"], pages["evaluation"]):
+    for path in (pages["demo"], pages["evaluation"], pages["harvest"]):
         path.unlink()
     site.refresh(pages["demo"])
     assert "No page is there" in pages["index"].read_text("utf-8")

@@ -96,7 +96,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     """
     if not outs:
         raise BadInput("OUT: no folder given. Name the --out folder of a `surefootd eval`")
-    _each_once(outs)
+    each_once(outs)
     frame = pl.concat([_one(out) for out in outs], how="vertical")
     _one_plant(frame)
     _one_drawing(frame)
@@ -115,7 +115,7 @@ def read(outs: Sequence[Path]) -> pl.DataFrame:
     return frame.sort(_KEY)
 
 
-def _each_once(outs: Sequence[Path]) -> None:
+def each_once(outs: Sequence[Path]) -> None:
     seen: dict[str, Path] = {}
     for out in outs:
         first = seen.get(real := os.path.realpath(out))

@@ -90,8 +90,13 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | N
     return _bootstrapped(figures, float(a.mean() / b.mean()), a.size)
 
 
-def over_seeds(values: Sequence[float]) -> Estimate | None:
-    """Mean over seeds with Student's t, cut at 0 where no value is below: times and counts are not negative. None of nothing."""
+def over_seeds(values: Sequence[float], *, signed: bool = False) -> Estimate | None:
+    """Mean over seeds with Student's t; None of nothing.
+
+    Args:
+        signed: differences, which may be below 0 though none is. Else the interval is cut at 0 where no value is below: times
+            and counts are not negative.
+    """
     x = np.asarray(values, float)
     if not x.size:
         return None
@@ -100,7 +105,7 @@ def over_seeds(values: Sequence[float]) -> Estimate | None:
         return Estimate(mean, None, None, x.size)
     half = _T[min(x.size - 2, len(_T) - 1)] * float(x.std(ddof=1)) / np.sqrt(x.size)
     low = mean - float(half)
-    return Estimate(mean, max(0.0, low) if x.min() >= 0 else low, mean + float(half), x.size)
+    return Estimate(mean, max(0.0, low) if x.min() >= 0 and not signed else low, mean + float(half), x.size)
 
 
 def ecdf(values: Sequence[float], failed: int) -> tuple[np.ndarray, np.ndarray]:
