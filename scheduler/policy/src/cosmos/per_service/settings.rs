@@ -1,6 +1,6 @@
 //! Numbers of the policy `cosmos-per-service` alone. Periods, ratios, margins, floors and what gives a state up are those of `cosmos`.
 
-use crate::settable::settings;
+use surefoot_server::settable::settings;
 
 settings! {
     "cosmos-per-service"
