@@ -36,6 +36,7 @@ PRODUCT = {
     "workloads/loadgen/src/run.rs": 4,
 }
 TESTS = {
+    "scheduler/harvest/tests/no_allocation.rs": 5,
     "scheduler/learn/tests/no_alloc.rs": 7,
     "scheduler/linux/src/actuator/tests.rs": 2,
     "scheduler/linux/src/bench/client.rs": 1,

@@ -9,6 +9,7 @@ The wheel is no dependency: `pip install vowpalwabbit==9.11.9 numpy` in an envir
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 import tempfile
@@ -39,7 +40,7 @@ def costs(vw: Any, rate: float, rows: list[tuple[list[float], int]]) -> list[lis
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw.txt"
         model = vw.Workspace(f"--csoaa {CORES} --learning_rate {rate} --quiet -r {raw}")
-        for (x, _), (_, peak) in zip(rows, rows[1:], strict=False):
+        for (x, _), (_, peak) in itertools.pairwise(rows):
             label = " ".join(f"{k}:{abs(k - peak) + (CORES if k < peak else 0)}" for k in range(1, CORES + 1))
             model.learn(f"{label} | " + " ".join(f"f{i}:{v!r}" for i, v in enumerate(x)))
         model.finish()

@@ -6,7 +6,7 @@
 //! peaks only: it cannot tell a peak that makes nothing wait from one that harms.
 
 use crate::guard::LatestPeak;
-use crate::harvester::{Tally, Why};
+use crate::said::{Tally, Why};
 use crate::settings::Settings;
 use crate::window::Readings;
 use surefoot_server::lease::wait_bounds_us;

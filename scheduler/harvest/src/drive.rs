@@ -1,6 +1,7 @@
 //! A harvester on a lender: read, decide, lend, until an instant.
 
-use crate::harvester::{Harvester, Seen};
+use crate::harvester::Harvester;
+use crate::said::Seen;
 use surefoot_server::{LendError, Lender};
 
 /// Run until `until_us` on the lender's clock. It can be gone on with.

@@ -70,12 +70,7 @@ const LINEAR: f32 = 1e-6;
 impl Learner {
     /// Weights are 0.
     pub fn new(cores: u32, rule: Rule, rate: f64) -> Self {
-        Learner {
-            rule,
-            rate: rate as f32,
-            classes: vec![Class::default(); cores as usize],
-            most_cost: 0.0,
-        }
+        Learner { rule, rate: rate as f32, classes: vec![Class::default(); cores as usize], most_cost: 0.0 }
     }
 
     /// Predicted cost of keeping `k` cores, 1 to all.
@@ -159,11 +154,8 @@ impl Learner {
         class.lengths += length;
         let average = if class.lengths > 0.0 { (class.updates / class.lengths).sqrt() } else { 1.0 };
         moves *= average;
-        let step = if self.rate * moves < LINEAR {
-            2.0 * error * self.rate
-        } else {
-            error * (1.0 - (-2.0 * self.rate * moves).exp()) / moves
-        };
+        let step =
+            if self.rate * moves < LINEAR { 2.0 * error * self.rate } else { error * (1.0 - (-2.0 * self.rate * moves).exp()) / moves };
         for (j, x) in x.iter().enumerate() {
             class.weight[j] += step * average * x * speed[j];
         }

@@ -23,10 +23,12 @@ pub mod drive;
 pub mod guard;
 pub mod harvester;
 pub mod learner;
+pub mod said;
 pub mod settings;
 pub mod smart;
 pub mod window;
 
 pub use drive::drive;
-pub use harvester::{Harvester, Seen, Step, Tally, Why, NAMES};
+pub use harvester::{Harvester, NAMES};
+pub use said::{Seen, Step, Tally, Why};
 pub use settings::Settings;

@@ -3,8 +3,8 @@
 
 use crate::cost::Cost;
 use crate::guard::LatestPeak;
-use crate::harvester::{Tally, Why};
 use crate::learner::{Learner, Rule};
+use crate::said::{Tally, Why};
 use crate::settings::Settings;
 use crate::window::{Features, Readings};
 

@@ -13,6 +13,7 @@
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
 //! | `cosmos-ca`, `cosmos-cma` | cores, or cores and memory, by slack | COSMOS's baselines CA and CMA |
+//! | `cosmos-per-service` | a state of COSMOS for each of several LC services; memory alone beside a policy of cores | COSMOS; ours |
 //! | `cosmos-static` | one division of cores and memory for good | COSMOS's EX-L, EX-M, EX-H and exhaustive |
 //! | `senpai` | memory, by how long tasks wait for it; everything else is shared | Senpai (TMO, ASPLOS 2022) |
 //! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
@@ -51,6 +52,7 @@ mod perfect;
 mod testing;
 
 pub use clite::{Clite, CliteSettings};
+pub use cosmos::per_service::PerService;
 pub use cosmos::Cosmos;
 pub use equal_share::EqualShare;
 pub use guard::Guarded;
@@ -90,6 +92,7 @@ pub const NAMES: &[&str] = &[
     "cosmos-ca",
     "cosmos-cma",
     "cosmos-static",
+    "cosmos-per-service",
     "senpai",
     "osml",
     "osml-plus",
@@ -148,11 +151,13 @@ pub struct Settings {
     pub osml_plus: osml_plus::Settings,
     pub surefoot: surefoot::Settings,
     pub cosmos: cosmos::Settings,
+    pub cosmos_per_service: cosmos::per_service::Settings,
     pub senpai: senpai::Settings,
 }
 
 /// Policies whose every number can be set.
-const SETTABLE: [&str; 3] = [cosmos::Settings::POLICY, senpai::Settings::POLICY, surefoot::Settings::POLICY];
+const SETTABLE: [&str; 4] =
+    [cosmos::Settings::POLICY, cosmos::per_service::Settings::POLICY, senpai::Settings::POLICY, surefoot::Settings::POLICY];
 
 impl Settings {
     /// Set one by its full name, e.g. `surefoot.prices.move`; says that name.
@@ -164,6 +169,7 @@ impl Settings {
             let set = match policy {
                 surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
+                cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
                 senpai::Settings::POLICY => self.senpai.assign(of_policy, numbers),
                 _ => return None,
             };
@@ -208,6 +214,7 @@ impl Settings {
     pub fn changed(&self) -> BTreeMap<String, Vec<f64>> {
         let changed = [
             (cosmos::Settings::POLICY, self.cosmos.changed()),
+            (cosmos::per_service::Settings::POLICY, self.cosmos_per_service.changed()),
             (senpai::Settings::POLICY, self.senpai.changed()),
             (surefoot::Settings::POLICY, self.surefoot.changed()),
         ];
@@ -252,12 +259,20 @@ pub fn by_name_with(
         )?),
         [_] => one(name, platform, &mut models, &settings, seed)?,
         all => {
-            let members = all.iter().map(|name| one(name, platform, &mut models, &settings, seed)).collect::<Result<_, _>>()?;
+            let members = all.iter().map(|name| beside(name, platform, &mut models, &settings, seed)).collect::<Result<_, _>>()?;
             Box::new(Together::new(members)?)
         }
     };
     policy.called_every(pace.interval_ms()).map_err(|e| format!("policy {name}: interval_ms: {e}"))?;
     Ok(Box::new(Guarded::new(policy, platform)))
+}
+
+/// One policy of several that decide side by side: `cosmos-per-service` leaves cores to another one.
+fn beside(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settings, seed: u64) -> Result<Box<dyn Policy>, String> {
+    match name {
+        "cosmos-per-service" => Ok(Box::new(PerService::new(platform, settings.cosmos, settings.cosmos_per_service, false))),
+        _ => one(name, platform, models, settings, seed),
+    }
 }
 
 /// One policy by its name, without the guard.
@@ -278,6 +293,7 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "cosmos-ca" => Box::new(cosmos::slack::Slack::cores(platform)),
         "cosmos-cma" => Box::new(cosmos::slack::Slack::cores_and_memory(platform)),
         "cosmos-static" => Box::new(cosmos::fixed::Static::new(platform, settings.cosmos.fixed)),
+        "cosmos-per-service" => Box::new(PerService::new(platform, settings.cosmos, settings.cosmos_per_service, true)),
         "senpai" => Box::new(Senpai::new(platform, settings.senpai)),
         _ => return Err(unknown(name)),
     })
@@ -336,6 +352,7 @@ mod tests {
         }
         check::<surefoot::Settings>();
         check::<cosmos::Settings>();
+        check::<cosmos::per_service::Settings>();
         check::<senpai::Settings>();
     }
 
@@ -380,7 +397,7 @@ mod tests {
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
-            ("parties.x=1", "only cosmos, senpai, surefoot have settings of that kind"),
+            ("parties.x=1", "only cosmos, cosmos-per-service, senpai, surefoot have settings of that kind"),
             ("=", "is no number"),
         ] {
             let mut settings = Settings::default();

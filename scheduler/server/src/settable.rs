@@ -18,6 +18,8 @@ pub enum Source {
     Cosmos,
     /// The COSMOS paper leaves it open (docs/cosmos.md).
     CosmosOpen,
+    /// It was chosen on worlds of the range memory-tune.
+    MemoryTune,
     /// Senpai's, as Meta runs it.
     Senpai,
     /// The SmartHarvest paper has the number.
@@ -38,6 +40,7 @@ impl Source {
             Source::Sets => "chosen on the committed sets",
             Source::Cosmos => "the COSMOS paper",
             Source::CosmosOpen => "open in the COSMOS paper",
+            Source::MemoryTune => "chosen on worlds memory-tune",
             Source::Senpai => "Senpai",
             Source::SmartHarvest => "the SmartHarvest paper",
             Source::SmartHarvestOpen => "open in the SmartHarvest paper",

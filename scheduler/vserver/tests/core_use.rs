@@ -438,8 +438,8 @@ fn a_primary_vm_lends_through_the_port() {
         assert!(port.busy().unwrap() <= 1);
         let waits = port.waits().unwrap();
         dispatches += waits.dispatches;
-        long += waits.long.unwrap();
-        assert!(waits.long.unwrap() <= waits.dispatches && waits.total_us >= LONG_WAIT_US * waits.long.unwrap() as f64);
+        long += waits.long().unwrap();
+        assert!(waits.long().unwrap() <= waits.dispatches && waits.total_us >= LONG_WAIT_US * waits.long().unwrap() as f64);
     }
     // 2.3 cores of work on one core.
     assert!(dispatches > 500 && long > dispatches / 2, "{long} of {dispatches}");

@@ -70,8 +70,18 @@ impl Groups {
     /// # Errors
     /// One line from [`pack`].
     pub fn cores(&self, seen: &Observation, of_lc: u32) -> Result<BTreeMap<ServiceId, Change>, String> {
+        self.hold(seen, &[(&self.lc, of_lc)])
+    }
+
+    /// Cores of its own to each of `holders`, the rest to the jobs.
+    ///
+    /// # Errors
+    /// One line from [`pack`].
+    pub fn hold(&self, seen: &Observation, holders: &[(&[ServiceId], u32)]) -> Result<BTreeMap<ServiceId, Change>, String> {
         let holding = |members: &[ServiceId], cores: u32| Holding { members: members.to_vec(), cores, ways: 0, mba_pct: 100 };
-        let holdings = [holding(&self.lc, of_lc), holding(&self.be, self.platform.core_units() - of_lc)];
+        let of_lc: u32 = holders.iter().map(|(_, cores)| cores).sum();
+        let of_be = (&self.be[..], self.platform.core_units().saturating_sub(of_lc));
+        let holdings: Vec<Holding> = holders.iter().chain([&of_be]).map(|(members, cores)| holding(members, *cores)).collect();
         let in_force = seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         let all = pack(&self.platform, &in_force, &holdings, &[])?;
         Ok(all.into_iter().map(|(id, a)| (id, Change { cpu: Some((&a).into()), ..Change::default() })).collect())
@@ -126,9 +136,17 @@ pub(super) struct Gathered {
 
 impl Gathered {
     pub fn add(&mut self, seen: &Observation) {
-        for s in seen.lc() {
-            self.recent.entry(s.id.clone()).or_default().extend(s.interval);
-        }
+        seen.lc().for_each(|s| self.add_requests(s));
+        self.add_work(seen);
+    }
+
+    /// Of one LC service alone.
+    pub fn add_requests(&mut self, s: &ServiceView) {
+        self.recent.entry(s.id.clone()).or_default().extend(s.interval);
+    }
+
+    /// Of the jobs alone.
+    pub fn add_work(&mut self, seen: &Observation) {
         self.ticks += 1.0;
         // A host without counters has the kernel's account of CPU time.
         self.work += seen.be().map(|s| s.instr_per_s.or(s.features.cpu_usage_cores).unwrap_or(0.0)).sum::<f64>();
@@ -144,7 +162,7 @@ impl Gathered {
     }
 
     /// Target / p99 of a service; over the window by which QoS is judged where requests are few. None: unknown.
-    fn qos_of(&self, s: &ServiceView) -> Option<f64> {
+    pub fn qos_of(&self, s: &ServiceView) -> Option<f64> {
         let window = s.window.filter(|_| !s.latency_unknown())?;
         let recent = self.recent.get(&s.id).filter(|r| r.iter().map(|l| l.count).sum::<u64>() >= MIN_COUNT_P99);
         let p99_ms = recent.and_then(|r| mixture_quantile(r, 0.01)).unwrap_or(window.p99_ms);

@@ -22,18 +22,22 @@
 
 pub mod fixed;
 mod groups;
+pub mod per_service;
 mod settings;
+mod sizes;
 pub mod slack;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::{Fixed, Judge, Least, Ratio, Readapt, Settings, Step};
+pub use sizes::largest_pool;
 
 use crate::pace::Pace;
 use crate::policy::ask_for;
 use crate::Policy;
 use groups::{limit, pool, shares, Gathered, Groups, Limits};
+use sizes::{Resident, Sizes};
 use std::collections::BTreeMap;
 use surefoot_server::{
     Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
@@ -81,29 +85,6 @@ struct State {
     limits: Limits,
 }
 
-/// Footprints and ratios, by which limits are computed.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Sizes {
-    /// Bytes.
-    footprint: BTreeMap<ServiceId, f64>,
-    ratio: BTreeMap<ServiceId, f64>,
-}
-
-impl Sizes {
-    fn sum(&self, of: &[ServiceId]) -> Option<f64> {
-        of.iter().map(|id| self.footprint.get(id).copied()).sum()
-    }
-
-    fn of(&self, ids: &[ServiceId]) -> Vec<f64> {
-        ids.iter().map(|id| self.footprint.get(id).copied().unwrap_or(0.0)).collect()
-    }
-}
-
-/// Pool of a service of footprint `w` under `m` bytes (Eq. 2); 0 where all of it is resident.
-pub fn largest_pool(w: f64, m: f64, gamma: f64) -> f64 {
-    ((w - m).max(0.0) / (gamma - 1.0)).min(m)
-}
-
 /// What has to be different for so many periods before a state is given up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Streaks {
@@ -128,8 +109,7 @@ pub struct Cosmos {
     /// States judged since the last reset.
     explored: u32,
     sizes: Sizes,
-    /// Resident bytes at the last look.
-    resident: BTreeMap<ServiceId, f64>,
+    resident: Resident,
     /// Memory of the current state has moved by less than the least since the last look.
     at_rest: bool,
     since_ms: u64,
@@ -173,7 +153,7 @@ impl Cosmos {
             rose: false,
             explored: 0,
             sizes: Sizes::default(),
-            resident: BTreeMap::new(),
+            resident: Resident::default(),
             at_rest: false,
             since_ms: 0,
             anew: 0,
@@ -199,37 +179,10 @@ impl Cosmos {
         self.groups.most_lc(self.set.least.be_cores).max(self.groups.least_lc())
     }
 
-    /// What is seen of sizes now. A ratio counts once the pool is worth measuring; until then it is the one before.
-    fn measure(&mut self, seen: &Observation) {
-        let Ratio { start, least, trusted } = self.set.ratio;
-        for s in &seen.services {
-            let Some(w) = s.memory.footprint_bytes().map(|b| b as f64).filter(|w| *w > 0.0) else { continue };
-            self.sizes.footprint.insert(s.id.clone(), w);
-            let worth = s.memory.pool_bytes.is_some_and(|p| p as f64 >= trusted * w);
-            let measured = s.memory.compression_ratio().filter(|g| worth && g.is_finite());
-            let ratio = self.sizes.ratio.entry(s.id.clone()).or_insert(start);
-            *ratio = measured.unwrap_or(*ratio).max(least);
-        }
-    }
-
-    /// Whether memory has come to rest since the last look.
-    fn rest(&mut self, seen: &Observation) -> bool {
-        let mut rests = true;
-        for s in &seen.services {
-            let Some(in_use) = s.memory.in_use_bytes else { continue };
-            let now = in_use as f64 - s.memory.pool_bytes.unwrap_or(0) as f64;
-            let before = self.resident.insert(s.id.clone(), now);
-            let w = self.sizes.footprint.get(&s.id).copied().unwrap_or(now);
-            rests &= before.is_some_and(|b| (now - b).abs() <= self.set.judge.rest * w);
-        }
-        rests
-    }
-
     /// Least and most memory of the LC services; None where sizes are not known.
     fn bounds(&self) -> Option<(f64, f64)> {
         let most = self.capacity? * (1.0 - self.set.least.be_memory);
-        let compressed: f64 =
-            self.groups.lc.iter().map(|id| Some(self.sizes.footprint.get(id)? / self.sizes.ratio.get(id)?)).sum::<Option<f64>>()?;
+        let compressed: f64 = self.groups.lc.iter().map(|id| self.sizes.compressed(id)).sum::<Option<f64>>()?;
         Some(((compressed * self.set.least.compressed).min(most), most))
     }
 
@@ -252,13 +205,8 @@ impl Cosmos {
         };
         let mut all = Limits::new();
         let lc = self.sizes.of(&self.groups.lc);
-        for ((id, share), w) in self.groups.lc.iter().zip(shares(&lc)).zip(lc) {
-            let own = m * share;
-            let gamma = self.sizes.ratio.get(id).copied().unwrap_or(self.set.ratio.start);
-            // What may be read wrong, or change, without a new search is what the pool has room for.
-            let Readapt { footprint, ratio, .. } = self.set.readapt;
-            let (w, gamma) = (w / (1.0 - footprint).max(0.0), (gamma / (1.0 + ratio)).max(self.set.ratio.least));
-            all.insert(id.clone(), (limit(own), pool(largest_pool(w, own, gamma))));
+        for (id, share) in self.groups.lc.iter().zip(shares(&lc)) {
+            all.insert(id.clone(), self.sizes.limits(id, m * share, &self.set));
         }
         for (id, share) in self.groups.be.iter().zip(shares(&self.sizes.of(&self.groups.be))) {
             // The jobs' pages go to the device: the pool's gain is the LC services' (docs/cosmos.md, point 8).
@@ -339,8 +287,8 @@ impl Cosmos {
 
     /// A period has passed.
     fn look(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
-        self.measure(seen);
-        let rests = self.rest(seen);
+        self.sizes.measure(seen, &self.set.ratio);
+        let rests = self.resident.rests(seen, &self.sizes, self.set.judge.rest);
         self.at_rest |= rests && now_ms - self.since_ms >= self.set.step.period_ms;
         let period = std::mem::take(&mut self.period);
         let length_s = (now_ms - std::mem::replace(&mut self.period_ms, now_ms)) as f64 / 1000.0;
@@ -425,7 +373,7 @@ impl Cosmos {
 
     /// Whether what the search rests on has changed, and what of it.
     fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> Option<GivenUp> {
-        let Readapt { load, footprint, ratio, periods, misses, .. } = self.set.readapt;
+        let Readapt { load, periods, misses, .. } = self.set.readapt;
         let settled = self.since_ms + self.set.judge.settle_ms < self.period_ms;
         // While the target is missed, what is served may be less than what is asked for, but not more.
         if settled {
@@ -443,11 +391,7 @@ impl Cosmos {
             }
             return (self.streaks.load >= periods).then_some(GivenUp::Load);
         }
-        let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
-            now.iter().any(|(id, now)| was.get(id).is_some_and(|was| (now - was).abs() > share * was))
-        };
-        let sizes = off(&self.sizes.footprint, &self.kept.footprint, footprint) || off(&self.sizes.ratio, &self.kept.ratio, ratio);
-        self.streaks.sizes = if sizes { self.streaks.sizes + 1 } else { 0 };
+        self.streaks.sizes = if self.sizes.are_off(&self.kept, &self.set.readapt) { self.streaks.sizes + 1 } else { 0 };
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
         self.streaks.misses = if missed { self.streaks.misses + 1 } else { 0 };
@@ -602,10 +546,8 @@ impl Cosmos {
 
     /// Services or jobs came or went.
     fn arrive(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
-        let here = |id: &ServiceId| seen.get(id).is_some();
-        for of in [&mut self.sizes.footprint, &mut self.sizes.ratio, &mut self.resident] {
-            of.retain(|id, _| here(id));
-        }
+        self.sizes.keep(seen);
+        self.resident.keep(seen);
         self.margin = self.set.judge.margin;
         self.reset(now_ms, (self.most_cores(), 0));
         let bound = "all cores but the least, and no limit until footprints are known";

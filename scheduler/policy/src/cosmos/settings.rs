@@ -3,7 +3,7 @@
 //! *Footprint* is all pages of a service or job, wherever they are. *Pool* is the part of its memory that may hold compressed pages
 //! (the paper's CMS). A *core* is a core unit of the platform.
 
-use crate::settable::settings;
+use surefoot_server::settable::settings;
 
 settings! {
     "cosmos"

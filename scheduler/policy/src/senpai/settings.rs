@@ -1,6 +1,6 @@
 //! Every number of the policy `senpai`: name, value, bounds, unit, meaning, source.
 
-use crate::settable::settings;
+use surefoot_server::settable::settings;
 
 settings! {
     "senpai"

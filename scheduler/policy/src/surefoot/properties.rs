@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::perfect::Perfect;
-use crate::settable::Settable;
 use crate::testing::Plant;
 use proptest::prelude::*;
+use surefoot_server::settable::Settable;
 use surefoot_server::Kind;
 
 const IDS: [&str; 7] = ["a", "b", "c", "d", "slow", "x", "y"];

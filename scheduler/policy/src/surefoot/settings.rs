@@ -2,7 +2,7 @@
 //!
 //! *QoS* is target / p99. A *core* is a core unit of the platform. *Busy share* is busy cores / cores held.
 
-use crate::settable::settings;
+use surefoot_server::settable::settings;
 
 settings! {
     "surefoot"

@@ -269,7 +269,7 @@ pub enum WorldCommand {
 #[derive(Debug, Args)]
 pub struct WorldDraw {
     /// What the world is for; the ranges share no world
-    #[arg(long, value_name = "RANGE", value_parser = ["train", "tune", "test"])]
+    #[arg(long, value_name = "RANGE", value_parser = ["train", "tune", "test", "memory-tune", "memory-test"])]
     pub range: String,
     /// Number of the world in its range
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]

@@ -12,6 +12,10 @@ pub enum Range {
     Tune,
     /// Published tables come from these. No figure of theirs is looked at while a constant is chosen.
     Test,
+    /// As tune, of worlds whose memory is over-committed.
+    MemoryTune,
+    /// As test, of the same.
+    MemoryTest,
 }
 
 /// Highest number of a world: each range has 2^32 - 1 of them.
@@ -20,14 +24,23 @@ pub const LAST: u32 = u32::MAX;
 pub const MOST_AT_ONCE: u32 = 100_000;
 
 impl Range {
-    pub const ALL: [Range; 3] = [Range::Train, Range::Tune, Range::Test];
+    pub const ALL: [Range; 5] = [Range::Train, Range::Tune, Range::Test, Range::MemoryTune, Range::MemoryTest];
+    /// Those whose worlds have memory enough.
+    pub const PLAIN: [Range; 3] = [Range::Train, Range::Tune, Range::Test];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Range::Train => "train",
             Range::Tune => "tune",
             Range::Test => "test",
+            Range::MemoryTune => "memory-tune",
+            Range::MemoryTest => "memory-test",
         }
+    }
+
+    /// Whether the working sets of its workloads exceed the server's memory together.
+    pub fn is_over_committed(self) -> bool {
+        !Range::PLAIN.contains(&self)
     }
 
     /// What the seeds of this range have in their upper 32 bits.
@@ -36,6 +49,8 @@ impl Range {
             Range::Train => 1,
             Range::Tune => 2,
             Range::Test => 3,
+            Range::MemoryTune => 4,
+            Range::MemoryTest => 5,
         }
     }
 }
@@ -51,7 +66,7 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Range::ALL.into_iter().find(|r| r.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is no range of worlds. Write train, tune or test"))
+        known.ok_or_else(|| format!("{text:?} is no range of worlds. Write train, tune or test, or memory-tune or memory-test"))
     }
 }
 
@@ -66,7 +81,7 @@ pub struct WorldId {
 impl WorldId {
     /// The seed that every draw of the world begins with.
     ///
-    /// Train has 2^32 + 1 and up, tune 2 * 2^32 + 1 and up, test 3 * 2^32 + 1 and up: no number is in two ranges.
+    /// Train has 2^32 + 1 and up, tune 2 * 2^32 + 1 and up, and so on in the order of [`Range::ALL`]: no number is in two ranges.
     pub fn seed(self) -> u64 {
         (self.range.upper() << 32) | u64::from(self.number)
     }
@@ -139,7 +154,7 @@ mod tests {
     /// What is written is read again, and what is no name of worlds says what is.
     #[test]
     fn names_of_worlds() {
-        for text in ["test:1..50", "tune:7", "train:1..3", "train:4294967295"] {
+        for text in ["test:1..50", "tune:7", "train:1..3", "train:4294967295", "memory-tune:1..20", "memory-test:3"] {
             assert_eq!(text.parse::<Worlds>().unwrap().to_string(), text);
         }
         assert_eq!("test:5..5".parse::<Worlds>().unwrap().to_string(), "test:5");

@@ -11,6 +11,7 @@ pub mod quantities;
 pub mod quantity;
 
 mod job;
+mod memory;
 mod platform;
 mod service;
 mod workload;
@@ -55,11 +56,12 @@ impl World {
     pub fn draw(id: WorldId) -> Result<World, ProfileError> {
         let s = Stream::new(&[u64::from(EDITION), id.seed()]);
         let prefix = id.prefix();
+        let pages = id.range.is_over_committed();
         let mut files = vec![];
         let mut profiles = Profiles::default();
 
         let platform_name = format!("{prefix}-p");
-        let (path, text) = (format!("platforms/{platform_name}.toml"), platform::toml(s.part("platform", 0), &platform_name));
+        let (path, text) = (format!("platforms/{platform_name}.toml"), platform::toml(s.part("platform", 0), &platform_name, pages));
         let platform = Arc::new(PlatformProfile::parse(Path::new(&path), &text)?);
         profiles.platforms.insert(platform_name.clone(), platform.clone());
         files.push((path, text));
@@ -67,7 +69,7 @@ impl World {
         let mut jobs = vec![];
         for n in 0..quantities::JOBS_OF_A_WORLD {
             let name = format!("{prefix}-b{}", n + 1);
-            let (path, text) = (format!("batch/{name}.toml"), job::toml(s.part("job", n), &name, n));
+            let (path, text) = (format!("batch/{name}.toml"), job::toml(s.part("job", n), &name, n, pages));
             profiles.services.insert(name.clone(), Arc::new(Profile::parse(Path::new(&path), &text)?));
             files.push((path, text));
             jobs.push(name);
@@ -75,8 +77,8 @@ impl World {
 
         let order = s.part("wanted", 0).order(quantities::SERVICES_OF_A_WORLD);
         let (floor_at, sheds_at) = (order[0], order[1]);
-        let (wants_floor, wants_shed) = (s.is(&quantities::FLOOR), s.is(&quantities::SHEDS));
-        let site = Site { platform: platform.clone(), streams: profiles.services[&jobs[0]].clone() };
+        let (wants_floor, wants_shed) = (s.is(&quantities::FLOOR) && !pages, s.is(&quantities::SHEDS) && !pages);
+        let site = Site { platform: platform.clone(), streams: profiles.services[&jobs[0]].clone(), is_over_committed: pages };
         let mut services = vec![];
         for n in 0..quantities::SERVICES_OF_A_WORLD {
             let wanted = match n {
@@ -98,7 +100,13 @@ impl World {
         for n in 0..quantities::WORKLOADS_OF_A_WORLD {
             // What a world has, one of its workloads shows: the floor beside the job that moves it.
             let member = if n == 0 { floor } else { sheds };
-            let w = cast.workload(s.part("workload", n), &format!("{prefix}-{:02}", n + 1), member, n == 0 && floor.is_some());
+            let (own, name) = (s.part("workload", n), format!("{prefix}-{:02}", n + 1));
+            let w = if pages {
+                let ws_gb = |name: &str| profiles.services[name].paging.as_ref().map_or(0.0, |p| p.ws_gb);
+                cast.over_committed(own, &name, platform.mem.capacity_gb - platform.mem.reserved_gb, ws_gb)
+            } else {
+                cast.workload(own, &name, member, n == 0 && floor.is_some())
+            };
             files.push((format!("workloads/{}.toml", w.name), w.text.clone()));
             workloads.push(w);
         }

@@ -4,8 +4,8 @@ use super::quantities as q;
 use super::quantity::{digits, Stream};
 use std::fmt::Write as _;
 
-/// The text of a platform profile.
-pub fn toml(s: Stream, name: &str) -> String {
+/// The text of a platform profile. Where memory is over-committed the swap device is an NVMe SSD, and no more of it is there than moves in a run.
+pub fn toml(s: Stream, name: &str, is_over_committed: bool) -> String {
     let domains = if s.is(&q::MANY_DOMAINS) { s.count(&q::DOMAINS) } else { 1 };
     // An even number, and the same in each domain.
     let step = domains.max(2);
@@ -22,8 +22,12 @@ pub fn toml(s: Stream, name: &str) -> String {
     let mb_per_way = digits(s.draw(&q::LLC_PER_CORE) * f64::from(cores) / f64::from(domains * ways), 3);
     let bw_gbs = digits(s.draw(&q::BW_PER_CORE) * f64::from(cores), 3).max(q::LEAST_BW_GBS);
     let mba = s.draw(&q::MBA_STEP);
-    let (disk_us, disk_iops, disk_scale) =
-        if s.is(&q::SLOW_DISK) { (9000.0, 150.0, 20.0) } else { (s.draw(&q::DISK_US), s.draw(&q::DISK_IOPS).round(), 1.0) };
+    let capacity_gb = s.draw(if is_over_committed { &q::MEMORY_CAPACITY_GB } else { &q::CAPACITY_GB });
+    let (disk_us, disk_iops, disk_scale) = if s.is(&q::SLOW_DISK) && !is_over_committed {
+        (9000.0, 150.0, 20.0)
+    } else {
+        (s.draw(&q::DISK_US), s.draw(&q::DISK_IOPS).round(), 1.0)
+    };
     let mut out = String::new();
     let mut line = |text: String| {
         let _ = writeln!(out, "{text}");
@@ -39,7 +43,7 @@ pub fn toml(s: Stream, name: &str) -> String {
     line(format!("bw_gbs = {bw_gbs}\nusable = {}\nidle_ns = {}", s.draw(&q::USABLE), s.draw(&q::IDLE_NS)));
     line(format!("queue_ns = {}\ncore_bw_gbs = {}", s.draw(&q::QUEUE_NS), s.draw(&q::CORE_BW)));
     line(format!("mba = {}\nmba_min_pct = {mba}\nmba_step_pct = {mba}", s.is(&q::MBA)));
-    line(format!("capacity_gb = {}\nreserved_gb = 4\n\n[os]", s.draw(&q::CAPACITY_GB)));
+    line(format!("capacity_gb = {capacity_gb}\nreserved_gb = 4\n\n[os]"));
     line(format!("timeslice_ms = {}\nwake_preempt = {}", s.draw(&q::TIMESLICE_MS), s.draw(&q::WAKE_PREEMPT)));
     line(format!("migrate_us = {}\ndecompress_us = {}", s.draw(&q::MIGRATE_US), s.draw(&q::DECOMPRESS_US)));
     line(format!("reclaim_us = {}\nreclaim_burst_us = {}", s.draw(&q::RECLAIM_US), s.draw(&q::RECLAIM_BURST_US)));

@@ -161,9 +161,35 @@ quantities! { PRIMARY:
     BURST_GROWS = "bursts.size_exponent", "exponent of load", Even(0.0, 1.0), [], "a clock's own work, and what had to wait for it";
 }
 
+quantities! { OVER_COMMITTED:
+    MEMORY_CAPACITY_GB = "mem.capacity_gb", "GB", OneOf(&[64.0, 64.0, 96.0, 128.0]), [(Era, 0.5)], "COSMOS: 64; more takes longer to move than a run lasts";
+    MEMORY_WS_GB = "paging.ws_gb, before it is scaled", "GB", Log(8.0, 40.0), [], "COSMOS has one service of 42 to 51; here two to four share that";
+    MEMORY_SKEW = "paging.page_skew", "", Log(0.1, 0.4), [], "shipped: 0.12 to 0.28";
+    MEMORY_PAGES = "paging.pages", "pages a request", Log(1.0, 6.0), [(Size, 0.5)], "shipped: 1.3 to 6";
+    MEMORY_COMPRESS = "paging.compress_ratio", "ratio", Even(1.6, 2.3), [], "COSMOS: 1.9";
+    MEMORY_LRU = "paging.lru_error", "share", Even(0.4, 1.0), [], "shipped: 0.4 to 1";
+    MEMORY_JOB_WS_GB = "paging.ws_gb (job), before it is scaled", "GB", Log(8.0, 30.0), [], "COSMOS has one job of 22 to 27; here two share that";
+    MEMORY_STREAM_SKEW = "paging.page_skew (job 1)", "", Log(10.0, 30.0), [], "a streaming job needs its whole set; shipped 25";
+    MEMORY_JOB_SKEW = "paging.page_skew (jobs 2, 3)", "", Even(0.4, 1.0), [], "shipped: 0.5 to 0.9";
+    MEMORY_JOB_PAGES = "paging.pages over cache.apki (job)", "ratio", Log(0.01, 0.035), [], "shipped: 0.01 to 0.04";
+    MEMORY_SERVICES = "[[lc]]", "services", Whole(2, 4), [], "COSMOS has one";
+    MOR = "all working sets over the server's memory", "ratio", Even(1.05, 1.3), [], "COSMOS: 1.075, 1.15, 1.3";
+    LC_SHARE = "LC services' share of all working sets", "share", Even(0.55, 0.75), [], "COSMOS: 0.65";
+    MEMORY_PRESSURE = "CPU time that all loads ask for", "share of the server's", Even(0.1, 0.4), [], "COSMOS's loads are 12 to 50 % of max load; pages that come back ask for more";
+    MEMORY_CHANGES = "another load of the first service", "has one", Share(0.5), [], "ours";
+    MEMORY_EVENT_S = "lc.change.at_s", "s", Even(120.0, 180.0), [], "after a first search, and three minutes before the end";
+}
+
 /// The tables of docs/worlds.md, in its order, by heading.
-pub const ALL: [(&str, &[Quantity]); 6] =
-    [("World", WORLD), ("Platform", PLATFORM), ("Service", SERVICE), ("Job", JOB), ("Workload", WORKLOAD), ("Primary VM", PRIMARY)];
+pub const ALL: [(&str, &[Quantity]); 7] = [
+    ("World", WORLD),
+    ("Platform", PLATFORM),
+    ("Service", SERVICE),
+    ("Job", JOB),
+    ("Workload", WORKLOAD),
+    ("Over-committed memory", OVER_COMMITTED),
+    ("Primary VM", PRIMARY),
+];
 
 /// LC services of a world, BE jobs and workloads: enough that workloads differ, few enough that a hundred worlds are drawn at once.
 pub const SERVICES_OF_A_WORLD: usize = 8;
@@ -174,6 +200,10 @@ pub const WORKLOADS_OF_A_WORLD: usize = 2;
 pub const LEAST_BW_GBS: f64 = 38.4;
 /// Length of a workload, s: as the drawn sets of workloads/sets. The settled part is its last 10 s.
 pub const DURATION_S: f64 = 120.0;
+/// The same where memory is over-committed, as in workloads/sets/cosmos-e2: gigabytes take their time to move.
+pub const OVER_COMMITTED_DURATION_S: f64 = 360.0;
+/// BE jobs of such a workload: they compete with each other, too.
+pub const JOBS_OF_AN_OVER_COMMITTED_WORKLOAD: usize = 2;
 /// A slow service's work over that of others: a second instead of tens of milliseconds (sphinx of TailBench).
 pub const SLOW_FACTOR: f64 = 30.0;
 /// An open loop: more requests than ever wait (as in the shipped profiles).

@@ -39,6 +39,8 @@ pub struct Site {
     pub platform: Arc<PlatformProfile>,
     /// The job that floors are judged beside.
     pub streams: Arc<Profile>,
+    /// Its services page as those of the COSMOS paper do.
+    pub is_over_committed: bool,
 }
 
 /// What is written into a profile.
@@ -77,7 +79,7 @@ impl Site {
         let capacity_rps = (1e6 / dispatch_us).min(q::REFERENCE_WORKERS / reference_s);
         let idle_rps = q::IDLE_LOAD * capacity_rps;
         let open = if s.is(&q::BOUNDED) { s.draw(&q::OUTSTANDING).round() } else { q::OPEN_LOOP };
-        let body = [demand(s, minstr, cpi, dispatch_us), memory(s)];
+        let body = [demand(s, minstr, cpi, dispatch_us), memory(s, self.is_over_committed)];
         let title = format!("drawn service, {} a request", work(minstr));
         let mut f = Fields { name: name.into(), title, body, max_outstanding: open, target_ms: 1e6, max_rps: None };
         let idle_ms = self.alone_ms(&f.profile()?, idle_rps);
@@ -205,26 +207,31 @@ fn demand(s: Stream, minstr: f64, cpi: f64, dispatch_us: f64) -> String {
     )
 }
 
-fn memory(s: Stream) -> String {
-    let res_mb = s.draw(&q::RES_MB).round();
-    let paging = if res_mb < q::PAGING_FROM_MB {
-        String::new()
-    } else {
-        format!(
-            "\n[paging]\nws_gb = {}\npage_skew = {}\npages = {}\ncompress_ratio = {}\nlru_error = {}\n",
-            digits(res_mb / 1024.0 * s.draw(&q::WS_RATIO), 3),
-            s.draw(&q::PAGE_SKEW),
-            s.draw(&q::PAGES),
-            s.draw(&q::COMPRESS),
-            s.draw(&q::LRU_ERROR),
-        )
-    };
+fn memory(s: Stream, is_over_committed: bool) -> String {
+    let (mut res_mb, mut paging) = (s.draw(&q::RES_MB).round(), String::new());
+    if is_over_committed {
+        (res_mb, paging) = super::memory::of_service(s);
+    } else if res_mb >= q::PAGING_FROM_MB {
+        paging = paging_of(s, res_mb);
+    }
     format!(
         "[memory]\nvirt_mb = {}\nvirt_mb_thread = {}\nres_mb = {res_mb}\nres_mb_thread = {}\nres_mb_queued = {}\n{paging}",
         (res_mb * s.draw(&q::VIRT_RATIO)).round(),
         s.draw(&q::VIRT_THREAD),
         s.draw(&q::RES_THREAD),
         s.draw(&q::RES_QUEUED),
+    )
+}
+
+/// How a service of so many MB pages where there is memory enough.
+fn paging_of(s: Stream, res_mb: f64) -> String {
+    format!(
+        "\n[paging]\nws_gb = {}\npage_skew = {}\npages = {}\ncompress_ratio = {}\nlru_error = {}\n",
+        digits(res_mb / 1024.0 * s.draw(&q::WS_RATIO), 3),
+        s.draw(&q::PAGE_SKEW),
+        s.draw(&q::PAGES),
+        s.draw(&q::COMPRESS),
+        s.draw(&q::LRU_ERROR),
     )
 }
 

@@ -45,7 +45,7 @@ impl Cast<'_> {
         }
         chosen.truncate(s.count(&q::SERVICES) as usize);
         let is_unserved = s.is(&q::UNSERVED);
-        let loads = self.loads(s, &chosen, is_unserved);
+        let loads = if is_unserved { self.unserved(s, &chosen) } else { self.loads(s, &chosen, s.draw(&q::PRESSURE)) };
         let order = s.part("arrivals", 0).order(chosen.len());
         let arrival = s.count(&q::ARRIVAL);
         let mut lc: Vec<Lc> = order
@@ -91,27 +91,37 @@ impl Cast<'_> {
         }
     }
 
-    /// Loads of the chosen services: they ask for a drawn share of the server's CPU time, or for more than there is.
-    fn loads(&self, s: Stream, chosen: &[usize], is_unserved: bool) -> Vec<f64> {
-        let busy = |i: &usize| self.services[*i].busy_cores;
-        let cpus = f64::from(self.logical_cpus);
-        let first: Vec<f64> = (0..chosen.len()).map(|n| s.part("load", n).draw(&q::LOAD)).collect();
-        let (low, high) = q::LOADS;
-        let scaled = |by: f64| first.iter().map(|l| digits((l * by).clamp(low, high), 2)).collect::<Vec<f64>>();
-        let asked = |loads: &[f64]| loads.iter().zip(chosen).map(|(l, i)| l * busy(i)).sum::<f64>() / cpus;
-        let wanted = if is_unserved { q::UNSERVED_PRESSURE } else { s.draw(&q::PRESSURE) };
+    /// CPU time that loads of the chosen services ask for, share of the server's.
+    fn asked(&self, loads: &[f64], chosen: &[usize]) -> f64 {
+        loads.iter().zip(chosen).map(|(l, i)| l * self.services[*i].busy_cores).sum::<f64>() / f64::from(self.logical_cpus)
+    }
+
+    /// Loads of the chosen services: they ask for a share of the server's CPU time.
+    pub fn loads(&self, s: Stream, chosen: &[usize], wanted: f64) -> Vec<f64> {
         // The demand grows with the factor: the smallest of a fine ladder that asks for enough, or the highest loads.
         let ladder = (0..=80).map(|n| 0.05 * 1.08f64.powi(n));
-        let mut loads = ladder.map(scaled).find(|l| asked(l) >= wanted).unwrap_or_else(|| scaled(1e3));
-        if is_unserved && asked(&loads) < wanted {
-            let heaviest = (0..chosen.len()).max_by(|a, b| busy(&chosen[*a]).total_cmp(&busy(&chosen[*b]))).unwrap_or(0);
-            // Past its own max load it misses its target on the whole server, so it does on a part.
-            let mut modest = scaled(1.0);
-            modest[heaviest] = digits(s.draw(&q::OVERLOAD), 2);
-            loads = modest;
-        }
-        loads
+        ladder.map(|by| scaled(s, chosen, by)).find(|l| self.asked(l, chosen) >= wanted).unwrap_or_else(|| scaled(s, chosen, 1e3))
     }
+
+    /// Loads that ask for more than the server has.
+    fn unserved(&self, s: Stream, chosen: &[usize]) -> Vec<f64> {
+        let loads = self.loads(s, chosen, q::UNSERVED_PRESSURE);
+        if self.asked(&loads, chosen) >= q::UNSERVED_PRESSURE {
+            return loads;
+        }
+        let busy = |i: usize| self.services[chosen[i]].busy_cores;
+        let heaviest = (0..chosen.len()).max_by(|a, b| busy(*a).total_cmp(&busy(*b))).unwrap_or(0);
+        // Past its own max load it misses its target on the whole server, so it does on a part.
+        let mut modest = scaled(s, chosen, 1.0);
+        modest[heaviest] = digits(s.draw(&q::OVERLOAD), 2);
+        modest
+    }
+}
+
+/// Drawn loads of so many services, times a factor, within what is served.
+fn scaled(s: Stream, chosen: &[usize], by: f64) -> Vec<f64> {
+    let (low, high) = q::LOADS;
+    (0..chosen.len()).map(|n| digits((s.part("load", n).draw(&q::LOAD) * by).clamp(low, high), 2)).collect()
 }
 
 /// At most one event a service: a spike, a leave, another load. Where nothing serves the demand, it stays for the whole run.
@@ -148,6 +158,6 @@ fn events(s: Stream, lc: &mut [Lc], is_unserved: bool) -> (bool, bool) {
 }
 
 /// Whole ticks.
-fn tenths(s: f64) -> f64 {
+pub fn tenths(s: f64) -> f64 {
     (s * 10.0).round() / 10.0
 }

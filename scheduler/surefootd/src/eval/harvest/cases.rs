@@ -65,6 +65,9 @@ const RUN_REQUESTS: f64 = 400_000.0;
 /// A run has at least so many seconds, and at most so many.
 const RUN_S: [f64; 2] = [30.0, 200.0];
 
+/// A policy, what differs, and the settings that make the difference.
+type Variant<'a> = (&'a str, &'a str, &'a [(&'a str, f64)]);
+
 /// A load of the first VM, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stage {
@@ -153,7 +156,7 @@ impl Asked<'_> {
     pub fn experiment(&self, name: &str) -> Result<Vec<Case>> {
         const FOUR: [&str; 4] = ["indexserve", "memcached", "moses", "img-dnn"];
         let single = |w: &str, entries: Vec<Entry>| self.case(name, w, &[(w, None)], entries);
-        let with = |base: &[(&str, &str, &[(&str, f64)])]| base.iter().map(|(p, v, set)| self.entry(p, v, set)).collect::<Vec<_>>();
+        let with = |base: &[Variant]| base.iter().map(|(p, v, set)| self.entry(p, v, set)).collect::<Vec<_>>();
         match name {
             "t1" => FOUR.iter().map(|w| single(w, self.entries(&["no-harvest"]))).collect(),
             "f4" => {
@@ -217,9 +220,12 @@ impl Asked<'_> {
                     single(w, entries)
                 })
                 .collect(),
-            "f14" => MOVERS.iter().map(|m| Ok(Case { mover: (*m).into(), ..self.case(name, m, &[("memcached", None)], vec![])? })).collect(),
+            "f14" => {
+                MOVERS.iter().map(|m| Ok(Case { mover: (*m).into(), ..self.case(name, m, &[("memcached", None)], vec![])? })).collect()
+            }
             "f15" => {
-                let policies = ["no-harvest", "smartharvest", "wait-budget", "fixed-buffer-1", "fixed-buffer-2", "fixed-buffer-4", "fixed-buffer-6"];
+                let policies =
+                    ["no-harvest", "smartharvest", "wait-budget", "fixed-buffer-1", "fixed-buffer-2", "fixed-buffer-4", "fixed-buffer-6"];
                 let mut all = vec![];
                 for load in [250.0, 500.0, 1000.0] {
                     for mover in MOVERS {
@@ -232,7 +238,8 @@ impl Asked<'_> {
                         if mover == "interrupts" {
                             policies.push("caladan");
                         }
-                        let case = of.case(name, &format!("indexserve at {load}, {mover}"), &[("indexserve", Some(load))], of.entries(&policies))?;
+                        let case =
+                            of.case(name, &format!("indexserve at {load}, {mover}"), &[("indexserve", Some(load))], of.entries(&policies))?;
                         all.push(Case { mover: mover.into(), ..case });
                     }
                 }
@@ -240,7 +247,8 @@ impl Asked<'_> {
             }
             _ => {
                 let known: Vec<&str> = EXPERIMENTS.iter().map(|(n, _)| *n).collect();
-                let near = crate::base::error::nearest(name, known.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+                let near =
+                    crate::base::error::nearest(name, known.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
                 Err(Error::BadInput(format!("--experiments {name}: is no experiment.{near} Choose of: {}, all", known.join(", "))))
             }
         }
@@ -271,7 +279,16 @@ impl Asked<'_> {
     /// # Errors
     /// [`Error::BadInput`].
     pub fn worlds(&self, worlds: Worlds) -> Result<Vec<Case>> {
-        let policies = ["no-harvest", "smartharvest", "wait-budget", "prev-peak", "prev-peak-10", "fixed-buffer-7", "fixed-buffer-8", "fixed-buffer-9"];
+        let policies = [
+            "no-harvest",
+            "smartharvest",
+            "wait-budget",
+            "prev-peak",
+            "prev-peak-10",
+            "fixed-buffer-7",
+            "fixed-buffer-8",
+            "fixed-buffer-9",
+        ];
         let one = |id: surefoot_vserver::world::WorldId| {
             let case = self.case("worlds", &id.prefix(), &[(&id.prefix(), None)], self.entries(&policies))?;
             let s = self.duration_s.unwrap_or(60.0);
@@ -308,8 +325,7 @@ mod tests {
     fn every_experiment_can_be_run() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../vserver/profiles");
         let profiles = Profiles::load(&[folder]).unwrap();
-        let asked =
-            Asked { bursts: &profiles.bursts, policies: None, duration_s: None, settings: Settings::default(), mover: None };
+        let asked = Asked { bursts: &profiles.bursts, policies: None, duration_s: None, settings: Settings::default(), mover: None };
         for (name, _) in EXPERIMENTS {
             let cases = asked.experiment(name).unwrap();
             assert!(!cases.is_empty());

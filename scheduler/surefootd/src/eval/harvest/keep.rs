@@ -86,7 +86,8 @@ impl Kept {
     /// [`Error::Failed`]; a torn tail is trimmed by the next run.
     pub fn add(&mut self, run: String, rows: Vec<Row>) -> Result<()> {
         let line = Line { run, rows };
-        let mut text = serde_json::to_vec(&line).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
+        let mut text =
+            serde_json::to_vec(&line).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(|e| Error::io(&self.path, "cannot be appended to", &e))?;
         self.rows.insert(line.run, line.rows);
@@ -100,5 +101,38 @@ impl Kept {
     pub fn done(self) -> Result<()> {
         let gone = Folder::results_of(&self.path).and_then(|(folder, name)| folder.remove(name).map(|_| folder));
         files::sync(&gone.map_err(|e| files::own_error(&self.path, "cannot be removed", &e))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Finished runs outlast the process, a torn tail does not harm, and another command's runs are not gone on with.
+    #[test]
+    fn finished_runs_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let what = json!({ "harvest_eval": 1, "seeds": 2 });
+        let rows = vec![Row { policy: "p".into(), p99_us: 0.1 + 0.2, ..Row::default() }];
+        let mut kept = Kept::open(dir.path(), &what).unwrap();
+        assert!(Kept::open(dir.path(), &what).is_err_and(|e| e.to_string().contains("another harvest-eval is writing")));
+        kept.add("a/1".into(), rows.clone()).unwrap();
+        drop(kept);
+        let path = dir.path().join(PARTIAL);
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend(b"{\"run\":\"a/2\",\"ro");
+        std::fs::write(&path, text).unwrap();
+        let mut kept = Kept::open(dir.path(), &what).unwrap();
+        assert_eq!(kept.rows, BTreeMap::from([("a/1".to_string(), rows.clone())]));
+        kept.add("a/2".into(), rows).unwrap();
+        drop(kept);
+        assert_eq!(Kept::open(dir.path(), &what).unwrap().rows.len(), 2);
+        let other = Kept::open(dir.path(), &json!({ "harvest_eval": 1, "seeds": 3 })).err().unwrap();
+        assert!(other.to_string().contains("something else (other: seeds)"), "{other}");
+        Kept::open(dir.path(), &what).unwrap().done().unwrap();
+        assert!(!path.exists());
+        std::fs::write(&path, "theirs\n").unwrap();
+        assert!(Kept::open(dir.path(), &what).is_err_and(|e| e.to_string().contains("is there and no journal of harvest-eval")));
     }
 }

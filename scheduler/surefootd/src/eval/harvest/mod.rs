@@ -21,6 +21,7 @@ use keep::{Kept, PARTIAL};
 use rayon::prelude::*;
 use run::{Row, COLUMNS};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use surefoot_harvest::{Harvester, Settings};
@@ -145,7 +146,12 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
 /// Every run of every case, and that each can be made.
 fn runs_of(cases: &[Case], seeds: u32) -> Result<Vec<Run<'_>>> {
     let mut runs = vec![];
+    let mut named = BTreeSet::new();
     for case in cases {
+        if !named.insert((&case.experiment, &case.name, &case.mover)) {
+            let option = if case.experiment == "worlds" { "--worlds" } else { "--primaries" };
+            return Err(Error::BadInput(format!("{option}: {} is named twice. Name it once", case.name)));
+        }
         let cores = 10 * case.vms.len() as u32;
         let entries: Vec<Option<&Entry>> = if case.entries.is_empty() { vec![None] } else { case.entries.iter().map(Some).collect() };
         for entry in entries {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use surefoot_harvest::window::Readings;
 use surefoot_harvest::{drive, Harvester, Tally};
 use surefoot_server::{CpuSet, Lease, LendError, Lender, Lent, Waits};
-use surefoot_vserver::profile::{Bursts, BurstWorkload, PrimaryVm};
+use surefoot_vserver::profile::{BurstWorkload, Bursts, PrimaryVm};
 use surefoot_vserver::VirtualLender;
 
 /// Time before anything counts, s: two looks of the long-term safeguard and the learner's first windows.

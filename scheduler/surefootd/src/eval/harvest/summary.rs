@@ -131,7 +131,10 @@ pub fn page(rows: &[Row]) -> String {
         if let Some((_, published)) = EXPERIMENTS.iter().find(|(n, _)| *n == e) {
             let _ = writeln!(out, "Published: {published}.\n");
         }
-        let _ = writeln!(out, "| case | policy | P99, us | rise, % | kept | lent, cores | busy / peak | exhausted, 1/s | stops a run | hdinsight, terasort |");
+        let _ = writeln!(
+            out,
+            "| case | policy | P99, us | rise, % | kept | lent, cores | busy / peak | exhausted, 1/s | stops a run | hdinsight, terasort |"
+        );
         let _ = writeln!(out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
         for c in of {
             let _ = writeln!(out, "{}", line(c));
@@ -174,7 +177,9 @@ fn sums(cells: &[Cell]) -> String {
             policies.push(&c.policy);
         }
     }
-    let mut out = String::from("\n## All cases\n\n| policy | cases | P99 kept in | worst rise, % | lent in sum, cores |\n| --- | --- | --- | --- | --- |\n");
+    let mut out = String::from(
+        "\n## All cases\n\n| policy | cases | P99 kept in | worst rise, % | lent in sum, cores |\n| --- | --- | --- | --- | --- |\n",
+    );
     for p in policies {
         let of: Vec<&&Cell> = judged.iter().filter(|c| c.policy == p).collect();
         let kept = of.iter().filter(|c| c.kept == Some(true)).count();
@@ -191,7 +196,18 @@ mod tests {
 
     fn row(policy: &str, seed: u64, stage: u32, p99_us: f64, cores_lent: f64) -> Row {
         let text = |s: &str| s.to_string();
-        Row { experiment: text("t2"), case: text("memcached"), policy: text(policy), mover: text("cpugroups"), seed, stage, p99_us, cores_lent, seconds: 10.0, ..Row::default() }
+        Row {
+            experiment: text("t2"),
+            case: text("memcached"),
+            policy: text(policy),
+            mover: text("cpugroups"),
+            seed,
+            stage,
+            p99_us,
+            cores_lent,
+            seconds: 10.0,
+            ..Row::default()
+        }
     }
 
     /// Each seed is compared with its own run without harvesting; cores are those of the whole run.
@@ -201,7 +217,10 @@ mod tests {
         for seed in 1..=2 {
             let base = 100.0 * seed as f64;
             rows.extend([row(BASE, seed, 0, base, 0.0), row(BASE, seed, 1, base, 0.0)]);
-            rows.extend([row("smartharvest", seed, 0, base * 1.05, 1.0), row("smartharvest", seed, 1, base * (1.0 + 0.1 * seed as f64), 3.0)]);
+            rows.extend([
+                row("smartharvest", seed, 0, base * 1.05, 1.0),
+                row("smartharvest", seed, 1, base * (1.0 + 0.1 * seed as f64), 3.0),
+            ]);
         }
         let all = cells(&rows);
         let c = &all[1];

@@ -1,0 +1,95 @@
+//! Sizes of services and jobs, as they are seen, and what limits follow from them: the source of w and gamma for `cosmos` and
+//! `cosmos-per-service`.
+
+use super::groups::{limit, pool};
+use super::settings::{Ratio, Readapt, Settings};
+use std::collections::BTreeMap;
+use surefoot_server::{Limit, Observation, ServiceId};
+
+/// Footprints and ratios, by which limits are computed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Sizes {
+    /// Bytes.
+    pub footprint: BTreeMap<ServiceId, f64>,
+    pub ratio: BTreeMap<ServiceId, f64>,
+}
+
+impl Sizes {
+    /// What is seen of sizes now. A ratio counts once the pool is worth measuring; until then it is the one before.
+    pub fn measure(&mut self, seen: &Observation, set: &Ratio) {
+        let Ratio { start, least, trusted } = *set;
+        for s in &seen.services {
+            let Some(w) = s.memory.footprint_bytes().map(|b| b as f64).filter(|w| *w > 0.0) else { continue };
+            self.footprint.insert(s.id.clone(), w);
+            let worth = s.memory.pool_bytes.is_some_and(|p| p as f64 >= trusted * w);
+            let measured = s.memory.compression_ratio().filter(|g| worth && g.is_finite());
+            let ratio = self.ratio.entry(s.id.clone()).or_insert(start);
+            *ratio = measured.unwrap_or(*ratio).max(least);
+        }
+    }
+
+    /// Those of services and jobs that are gone are forgotten.
+    pub fn keep(&mut self, seen: &Observation) {
+        for of in [&mut self.footprint, &mut self.ratio] {
+            of.retain(|id, _| seen.get(id).is_some());
+        }
+    }
+
+    pub fn sum(&self, of: &[ServiceId]) -> Option<f64> {
+        of.iter().map(|id| self.footprint.get(id).copied()).sum()
+    }
+
+    pub fn of(&self, ids: &[ServiceId]) -> Vec<f64> {
+        ids.iter().map(|id| self.footprint.get(id).copied().unwrap_or(0.0)).collect()
+    }
+
+    /// Bytes that all pages of a service compress to (R1); None where its size is unknown.
+    pub fn compressed(&self, id: &str) -> Option<f64> {
+        Some(self.footprint.get(id)? / self.ratio.get(id)?)
+    }
+
+    /// Limit and pool of an LC service that has `own` bytes: the pool has room for what may be read wrong, or change, without a new search.
+    pub fn limits(&self, id: &str, own: f64, set: &Settings) -> (Limit, Limit) {
+        let w = self.footprint.get(id).copied().unwrap_or(0.0);
+        let gamma = self.ratio.get(id).copied().unwrap_or(set.ratio.start);
+        let Readapt { footprint, ratio, .. } = set.readapt;
+        let (w, gamma) = (w / (1.0 - footprint).max(0.0), (gamma / (1.0 + ratio)).max(set.ratio.least));
+        (limit(own), pool(largest_pool(w, own, gamma)))
+    }
+
+    /// Whether a footprint or a ratio is off one that was kept.
+    pub fn are_off(&self, kept: &Sizes, set: &Readapt) -> bool {
+        let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
+            now.iter().any(|(id, now)| was.get(id).is_some_and(|was| (now - was).abs() > share * was))
+        };
+        off(&self.footprint, &kept.footprint, set.footprint) || off(&self.ratio, &kept.ratio, set.ratio)
+    }
+}
+
+/// Pool of a service of footprint `w` under `m` bytes (Eq. 2); 0 where all of it is resident.
+pub fn largest_pool(w: f64, m: f64, gamma: f64) -> f64 {
+    ((w - m).max(0.0) / (gamma - 1.0)).min(m)
+}
+
+/// Resident bytes of each service and job at the last look.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resident(pub BTreeMap<ServiceId, f64>);
+
+impl Resident {
+    /// Whether memory has come to rest since the last look: less than `share` of each footprint has moved.
+    pub fn rests(&mut self, seen: &Observation, sizes: &Sizes, share: f64) -> bool {
+        let mut rests = true;
+        for s in &seen.services {
+            let Some(in_use) = s.memory.in_use_bytes else { continue };
+            let now = in_use as f64 - s.memory.pool_bytes.unwrap_or(0) as f64;
+            let before = self.0.insert(s.id.clone(), now);
+            let w = sizes.footprint.get(&s.id).copied().unwrap_or(now);
+            rests &= before.is_some_and(|b| (now - b).abs() <= share * w);
+        }
+        rests
+    }
+
+    pub fn keep(&mut self, seen: &Observation) {
+        self.0.retain(|id, _| seen.get(id).is_some());
+    }
+}
