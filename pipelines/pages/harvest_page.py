@@ -215,15 +215,19 @@ def _verdict(p: Facts) -> str:
 def _beside_fixed(g: Facts) -> str:
     """One sentence a group of cases."""
     sums = {s["policy"]: s for s in g["sums"]}
-    ours = [f"{p} {_cores(sums[p]['lent'])}" for p in (_SMART, _OWN) if p in sums]
-    more = f" ({', '.join(ours)})" if ours else ""
+    ours = [f"{p} lends {_cores(sums[p]['lent'])}{_but(sums[p])}" for p in (_SMART, _OWN) if p in sums]
+    more = f"; {', '.join(ours)}" if ours else ""
     head = f"{g['name'][0].upper()}{g['name'][1:]}: "
-    if g["best"] is None:
-        sizes = f"{min(g['buffers'])} to {max(g['buffers'])}"
-        return f"{head}no fixed buffer of {sizes} keeps P99 in all of {counted(len(g['cases']), 'case')}{more}."
+    cases = "its case" if len(g["cases"]) == 1 else f"all {len(g['cases'])} cases"
     best = g["best"]
-    lent = f"{best['policy']} keeps P99 in every case and lends {_cores(best['lent'])} cores in sum"
-    return f"{head}{lent}{more}."
+    if best is None:
+        return f"{head}no fixed buffer of {min(g['buffers'])} to {max(g['buffers'])} cores keeps P99 in {cases}{more}."
+    most = f"that of {buffer_of(best['policy'])} lends most, {_cores(best['lent'])} cores in sum"
+    return f"{head}of the fixed buffers that keep P99 in {cases}, {most}{more}."
+
+
+def _but(s: Facts) -> str:
+    return "" if s["kept"] == s["cases"] else f" and keeps P99 in {s['kept']}"
 
 
 def _groups(groups: Sequence[Facts]) -> Table:
