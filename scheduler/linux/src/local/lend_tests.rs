@@ -423,7 +423,7 @@ fn threads_that_run_and_wait_are_seen() {
     thread(9, "R", 0, 7000, 3);
     put(&host.root, "/sys/fs/cgroup/web/cgroup.threads", "1\n2\n9\n");
     let waits = lender.waits().unwrap();
-    assert_eq!((lender.busy().unwrap(), waits.dispatches, waits.long, waits.total_us), (1, 4, None, 10.0));
+    assert_eq!((lender.busy().unwrap(), waits.dispatches, waits.long(), waits.total_us), (1, 4, None, 10.0));
 }
 
 /// What both sides of the port say to one script.
