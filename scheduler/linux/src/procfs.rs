@@ -130,6 +130,11 @@ pub fn runs_on(root: &Root, tid: u32) -> Option<Option<u32>> {
 ///
 /// None where the kernel does not count it (CONFIG_SCHED_INFO): each field is 0 then, also of threads that have run.
 pub fn waited(root: &Root, tid: u32) -> Option<(u64, u64)> {
+    waited_of(root, &tid.to_string())
+}
+
+/// The same of a folder of /proc.
+pub(crate) fn waited_of(root: &Root, tid: &str) -> Option<(u64, u64)> {
     let text = root.read(format!("/proc/{tid}/schedstat"))?;
     let mut fields = text.split_whitespace().map(|t| t.parse::<u64>().ok());
     let (ran, waited, times) = (fields.next()??, fields.next()??, fields.next()??);

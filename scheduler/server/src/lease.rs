@@ -61,6 +61,24 @@ impl Lease {
         Ok(())
     }
 
+    /// The largest that may be granted where services hold `layout`: all whole cores that the lender has for itself alone, but the lowest.
+    ///
+    /// # Errors
+    /// One line: why there is none, and what would have to be otherwise.
+    pub fn most(lender: &str, borrower: &str, p: &Platform, layout: &BTreeMap<ServiceId, Allocation>) -> Result<Self, String> {
+        let from = layout.get(lender);
+        let own = from.map_or(CpuSet::empty(), |a| a.cpus.difference(a.shared_cpus));
+        let all = Lease { lender: lender.into(), borrower: borrower.into(), cpus: own };
+        let mut whole: Vec<CpuSet> = all.cores(p).into_iter().filter(|core| core.is_subset(&own)).collect();
+        if from.is_some_and(|a| a.quota_cores.is_none()) && whole.len() < 2 {
+            let has = if whole.is_empty() { "no whole core" } else { "one whole core" };
+            return Err(format!("{lender} has {has} for itself alone, and a lender keeps one. It lends once it has two"));
+        }
+        whole.pop();
+        let lease = Lease { cpus: whole.into_iter().fold(CpuSet::empty(), |all, core| all.union(core)), ..all };
+        lease.check(p, layout).map(|()| lease)
+    }
+
     /// Its physical cores, each with all its CPUs, in the order in which they are lent: the highest first.
     pub fn cores(&self, p: &Platform) -> Vec<CpuSet> {
         let mut by_core: BTreeMap<u32, CpuSet> = BTreeMap::new();
@@ -198,6 +216,27 @@ mod tests {
         let to = |borrower: &str| Lease { borrower: borrower.into(), ..lease("2,6") };
         assert!(check(&to("web"), mine.clone()).unwrap_err().contains("cannot lend to itself"));
         assert!(check(&to("nobody"), mine).unwrap_err().contains("nobody is not placed"));
+    }
+
+    /// Of the whole cores that the lender has alone the lowest stays; without a second one there is no lease, and it is said why.
+    #[test]
+    fn the_most_that_may_be_lent_leaves_a_core() {
+        // CPU c and c + 4 are one core.
+        let p = Platform::regular("t", 4, 2, 0, 0.0);
+        let most =
+            |web: Allocation| Lease::most("web", "batch", &p, &BTreeMap::from([("web".into(), web), ("batch".into(), holds(&p, "3,7"))]));
+        let cpus = |web: &str| most(holds(&p, web)).map(|l| l.cpus.to_string());
+        assert_eq!(cpus("0-2,4-6"), Ok("1-2,5-6".into()));
+        // Of core 2 the lender has one thread only.
+        assert_eq!(cpus("0-2,4-5"), Ok("1,5".into()));
+        for (web, has) in [("0,4", "one whole core"), ("0-2", "no whole core")] {
+            assert_eq!(cpus(web), Err(format!("web has {has} for itself alone, and a lender keeps one. It lends once it has two")));
+        }
+        let shared = Allocation { shared_cpus: CpuSet::parse("2,6").unwrap(), ..holds(&p, "0-2,4-6") };
+        assert_eq!(most(shared).unwrap().cpus.to_string(), "1,5");
+        let quota = Allocation { quota_cores: Some(0.5), ..holds(&p, "0-2,4-6") };
+        assert!(most(quota).unwrap_err().contains("web holds its cores by a quota"));
+        assert!(Lease::most("web", "batch", &p, &BTreeMap::new()).unwrap_err().contains("web is not placed"));
     }
 
     /// The highest core goes first, with both of its threads.

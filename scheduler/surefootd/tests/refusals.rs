@@ -5,7 +5,7 @@
 mod common;
 
 use base64::Engine as _;
-use common::node::may_run;
+use common::node::{may_run, Running};
 use common::path;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use hdrhistogram::Histogram;
@@ -303,4 +303,30 @@ fn a_bound_that_comes_and_goes_is_followed() {
         }
     });
     assert!(done && ok(&out), "{}", said(&out));
+}
+
+/// Two CPUs are too few to lend one: `check` says so beforehand, the daemon once, and it runs as it would have run without.
+#[test]
+fn a_host_with_nothing_to_lend_says_so_once() {
+    let _alone = alone();
+    let Some(mut t) = Tree::new("lend") else { return };
+    for group in ["web", "batch"] {
+        t.busy(group);
+    }
+    let node = t.node("0-1", &[("web", "web")]);
+    let more = format!("[[service]]\nservice = \"batch\"\nkind = \"be\"\ncgroup = \"/{}/batch\"\n", t.name);
+    let lend = "[[lend]]\nlender = \"web\"\nborrower = \"batch\"\n";
+    fs::write(&node, fs::read_to_string(&node).unwrap() + &more + lend).unwrap();
+    let check = t.surefootd(&["check"]).output().unwrap();
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    let line = check.lines().find(|l| l.contains("lend-web ")).unwrap();
+    assert!(line.contains("no  lend-web") && line.contains("it takes 3 whole cores, and services have 2 here"), "{line}");
+    assert!(check.contains("no  lend-readings-web"), "{check}");
+    let run = t.surefootd(&["run", "--server", "local", "--policy", "parties", "--duration-s", "20"]);
+    let mut daemon = Running::start(run, "web lends nothing to batch");
+    let said = daemon.end(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(said.matches("lends nothing").count(), 1, "{said}");
+    for group in ["web", "batch"] {
+        assert_eq!((t.says(0, &format!("{group}/cpuset.cpus")), t.quota_us(group)), (t.says(0, "cpuset.cpus"), -1), "{group}: {said}");
+    }
 }

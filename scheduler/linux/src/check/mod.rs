@@ -5,12 +5,13 @@
 //!
 //! Map: [`cpu`] processors · [`cgroups`] controllers and what they can limit · [`memory`] pressure, swap, zswap · [`rdt`] resctrl ·
 //! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs ·
-//! [`services`] what its configuration names.
+//! [`services`] what its configuration names · [`lends`] what services are to lend.
 
 mod cgroups;
 mod counters;
 mod cpu;
 mod host;
+mod lends;
 mod memory;
 mod node;
 mod rdt;
@@ -106,12 +107,25 @@ pub struct Node<'a> {
     pub services: &'a [(ServiceId, Target)],
     /// CPUs for services; None = all but the last one.
     pub managed: Option<CpuSet>,
+    /// Services that are to lend idle cores.
+    pub lends: &'a [Lend],
+}
+
+/// Idle cores that one service is to lend to another between two plans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lend {
+    pub lender: ServiceId,
+    pub borrower: ServiceId,
+    /// Between two looks at the lender's threads.
+    pub poll_ms: u64,
+    /// What decides asks how long threads have waited.
+    pub wants_waits: bool,
 }
 
 impl<'a> Node<'a> {
     /// One without a configuration.
     pub fn at(state_dir: &'a Path) -> Self {
-        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), by_actuator: None, services: &[], managed: None }
+        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), by_actuator: None, services: &[], managed: None, lends: &[] }
     }
 
     /// A right that this process lacks: whether the configured actuator has it in its place, or why not. None: no actuator is configured.
@@ -150,6 +164,7 @@ pub fn look(root: &Root, node: &Node<'_>, probes: &Probes) -> Vec<Capability> {
         host::look(root, node, probes),
         node::look(root, node),
         services::look(root, node),
+        lends::look(root, node),
     ];
     areas.into_iter().flat_map(|a| a.all).collect()
 }

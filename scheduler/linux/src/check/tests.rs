@@ -451,8 +451,7 @@ fn the_rights_of_an_actuator_count() {
     let allow = Allow::new(&crate::cgroup::Mounts::read(&root), None, vec![pattern]);
     let services = ["redis", "other"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
     let socket = Path::new("/run/act.sock");
-    let node =
-        |by_actuator| Node { state_dir: Path::new("/"), resctrl: None, actuator: socket, by_actuator, services: &services, managed: None };
+    let node = |by_actuator| Node { actuator: socket, by_actuator, services: &services, ..Node::at(Path::new("/")) };
     let seen = |by_actuator, name: &str| of(&look(&root, &node(by_actuator), &no_probes()), name).clone();
     let alone = seen(None, "cgroup-writable");
     assert!(!alone.found && alone.remedy.as_deref().unwrap().contains("Run as root"), "{alone:?}");
@@ -478,7 +477,7 @@ fn a_configuration_is_checked_against_the_host() {
         ("all".to_string(), Target::Cgroup("/".into())),
     ];
     let (state, resctrl, actuator) = (Path::new("/"), Path::new("/mnt/stand-in"), Path::new("/run/other.sock"));
-    let node = Node { state_dir: state, resctrl: Some(resctrl), actuator, by_actuator: None, services: &services, managed: None };
+    let node = Node { resctrl: Some(resctrl), actuator, services: &services, ..Node::at(state) };
     let all = look(&root, &node, &no_probes());
     sound(&all);
     for (name, found, said) in [
@@ -491,4 +490,45 @@ fn a_configuration_is_checked_against_the_host() {
         let c = of(&all, name);
         assert!(c.found == found && c.detail.contains(said), "{c:?}");
     }
+}
+
+/// Whether a `[[lend]]` can lend on this host: cores enough, CPUs rather than quotas, groups that can be written, waits that are counted.
+#[test]
+fn what_is_to_be_lent_is_checked_against_the_host() {
+    let group = |unit: &str, file: &str| (format!("/sys/fs/cgroup/system.slice/{unit}.service/{file}"), "0-7\n".to_string());
+    let mut files = server();
+    files.extend(["web", "batch"].iter().flat_map(|u| [group(u, "cpuset.cpus"), group(u, "cpu.max")]));
+    files.push(("/proc/self/schedstat".into(), "5 6 7\n".into()));
+    let services = ["web", "batch"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
+    let lends = [Lend { lender: "web".into(), borrower: "batch".into(), poll_ms: 5, wants_waits: true }];
+    let seen = |files: &[(String, String)], managed: Option<&str>, lends: &[Lend]| {
+        let (_dir, root) = tree(files);
+        let managed = managed.map(|m| CpuSet::parse(m).unwrap());
+        let all = look(&root, &Node { services: &services, managed, lends, ..Node::at(Path::new("/")) }, &no_probes());
+        sound(&all);
+        all
+    };
+    let all = seen(&files, None, &lends);
+    let c = of(&all, "lend-web");
+    assert!(c.found && c.detail == "to batch, by cpuset.cpus of cgroup version 2: some milliseconds a move", "{c:?}");
+    let c = of(&all, "lend-readings-web");
+    assert!(
+        !c.found && c.detail.contains("every 5 ms, not every 50 us") && c.remedy.as_ref().unwrap().starts_with("None is needed"),
+        "{c:?}"
+    );
+    let lacks = |files: &[(String, String)], managed: Option<&str>, name: &str, what: &str, remedy: &str| {
+        let all = seen(files, managed, &lends);
+        let c = of(&all, name);
+        assert!(!c.found && c.detail.contains(what) && c.remedy.as_ref().unwrap().contains(remedy), "{c:?}");
+    };
+    lacks(&files, Some("0-1"), "lend-web", "it takes 3 whole cores, and services have 1 here", "Manage three cores or more");
+    let few: Vec<(String, String)> =
+        files.iter().map(|(f, t)| (f.clone(), if f.ends_with("cpu/online") { "0-3".into() } else { t.clone() })).collect();
+    lacks(&few, None, "lend-web", "on a host of 4 CPUs services hold their cores by quotas", "on a host of 8 CPUs or more");
+    let engine: Vec<(String, String)> = files.iter().filter(|(f, _)| !f.ends_with("batch.service/cpu.max")).cloned().collect();
+    lacks(&engine, None, "lend-web", "CPU files of batch cannot be written", "Run as root");
+    let uncounted: Vec<(String, String)> = files.iter().filter(|(f, _)| !f.ends_with("schedstat")).cloned().collect();
+    lacks(&uncounted, None, "lend-readings-web", "waits of threads are not counted", "CONFIG_SCHED_INFO");
+    let needs_none = [Lend { wants_waits: false, ..lends[0].clone() }];
+    assert!(!of(&seen(&uncounted, None, &needs_none), "lend-readings-web").detail.contains("not counted"));
 }

@@ -186,6 +186,17 @@ impl LocalServer {
         })
     }
 
+    /// The largest lease that may be granted now, and the cores that its lender holds, shared ones too.
+    ///
+    /// # Errors
+    /// One line: why there is none.
+    pub fn could_lend(&self, lender: &str, borrower: &str) -> Result<(Lease, u32), String> {
+        let placed = self.placed();
+        let lease = Lease::most(lender, borrower, &self.platform, &placed)?;
+        let all = Lease { cpus: placed[lender].cpus, ..lease.clone() };
+        Ok((lease, all.cores(&self.platform).len() as u32))
+    }
+
     /// A service whose CPUs can be set at any time.
     fn may_lend(&self, id: &str) -> Result<Party, ServerError> {
         let Control::Files(group) = &self.services[id].control else {
@@ -236,6 +247,11 @@ impl LocalServer {
     /// Leases in force, each with the CPUs that are lent now.
     pub fn leases(&self) -> Vec<(Lease, CpuSet)> {
         lock(&self.loans).of.values().map(|l| (l.lease.clone(), l.cpus_lent())).collect()
+    }
+
+    /// Whether a service is in a lease, as lender or borrower. A thread that lends is not waited for.
+    pub fn is_in_a_lease(&self, id: &str) -> bool {
+        self.lending.contains(id)
     }
 
     /// Everything of these leases back, and no more of it lent. Where the kernel refuses that, it is tried again at every tick.

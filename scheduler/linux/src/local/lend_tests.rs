@@ -156,6 +156,7 @@ fn cores_are_lent_without_a_plan() {
     assert!(s.foreign_changes().is_empty(), "{:?}", s.foreign_changes());
     assert_eq!((host.journal().len() - before, host.partition("web")), (1, "member".into()));
     assert_eq!(s.leases(), [(lease("1-3"), CpuSet::range(2, 4))]);
+    assert_eq!(IDS.map(|(id, ..)| s.is_in_a_lease(id)), [true, false, true]);
     put(&host.root, "/sys/fs/cgroup/web/cpuset.cpus", "0-7\n");
     s.observe();
     assert_eq!((host.cpus(), s.foreign_changes().len()), (["0-1", "4-5", "2-3,6"].map(String::from), 1));
@@ -399,6 +400,17 @@ fn a_lease_that_cannot_be_is_refused() {
     let _lender = s.grant(lease("2-3")).unwrap();
     let refused = lend(&mut s, "batch", "db", "6");
     assert!(refused.contains("batch to db: a service lends or borrows, not both"), "{refused}");
+}
+
+/// What may be lent is all but one of the lender's own cores, beside those that it shares.
+#[test]
+fn a_lender_could_lend_all_but_one_core() {
+    let host = Host::new();
+    let mut s = host.server();
+    assert_eq!(s.could_lend("web", "batch"), Ok((lease("1-3"), 4)));
+    s.apply(&plan(&s, &[("web", "0")])).unwrap();
+    assert!(s.could_lend("web", "batch").unwrap_err().contains("web has one whole core for itself alone"));
+    assert!(s.could_lend("web", "nobody").is_err());
 }
 
 /// Threads that run are counted by core, of the lender's own; waits are those since the last look, of new threads all.

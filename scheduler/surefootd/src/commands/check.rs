@@ -9,6 +9,8 @@ use crate::node::rights;
 use crate::stage::config::NodeConfig;
 use std::fmt::Write as _;
 use std::path::Path;
+use surefoot_harvest::Harvester;
+use surefoot_linux::check::Lend;
 use surefoot_linux::{actuator, Root};
 
 /// `surefootd check`.
@@ -40,6 +42,7 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     config.map_or(Ok(()), check_senders)?;
     let services: Vec<_> = config.map_or(vec![], NodeConfig::adopted);
+    let lends = config.map_or(vec![], lends);
     let root = Root::default();
     let resctrl = config.and_then(|c| rights::resctrl(c, &root).ok()).flatten();
     let allow = config.filter(|c| c.actuator.is_some()).map(|c| rights::allowed(c, &root, resctrl.as_ref()));
@@ -48,10 +51,23 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
         resctrl: config.and_then(|c| c.resctrl.as_deref()),
         actuator: config.and_then(|c| c.actuator.as_ref()).map_or(Path::new(actuator::SOCKET), |a| &a.socket),
         services: &services,
+        lends: &lends,
         managed: config.and_then(|c| c.cpus),
         ..surefoot_linux::check::Node::at(&dir)
     };
     Ok(surefoot_linux::check(&root, &node))
+}
+
+/// What services are to lend, with what its policy asks of the host.
+fn lends(config: &NodeConfig) -> Vec<Lend> {
+    let lend = |l: &crate::stage::config::Lend| Lend {
+        lender: l.lender.clone(),
+        borrower: l.borrower.clone(),
+        poll_ms: l.poll_ms,
+        // The first question begins a period, the second comes after its end.
+        wants_waits: Harvester::named(&l.policy, 2, 1, &l.settings).is_ok_and(|mut h| h.wants_waits(0) || h.wants_waits(u64::MAX / 2)),
+    };
+    config.lends.iter().map(lend).collect()
 }
 
 /// A line for each item, by area; below a gap what it costs and what to do.

@@ -50,7 +50,8 @@ impl Node {
             let ids: Vec<&str> = config.services.iter().map(|s| s.id.as_str()).collect();
             let (file, ids) = (config.file.display(), ids.join(", "));
             tracing::warn!(
-                "{file}: service: {ids}: ignored: a virtual server runs its workload alone. Put them there, or use --server local"
+                "{file}: service: {ids}: ignored{}: a virtual server runs its workload alone. Put them there, or use --server local",
+                if config.lends.is_empty() { "" } else { ", and lend with them" }
             );
         }
         let mut server = at.server(config.seed);
@@ -215,6 +216,12 @@ fn check_services(config: &NodeConfig, catalogue: Option<&Catalogue>) -> Result<
         match entry.kind {
             EntryKind::Be if s.prometheus.is_some() => return has_none("prometheus", "judge"),
             EntryKind::Be if s.feed != FeedConfig::default() => return has_none("feed", "send"),
+            EntryKind::Lc if config.lends.iter().any(|l| l.borrower == s.id) => {
+                return Err(Error::BadInput(format!(
+                    "{file}: lend.borrower: \"{}\" is an LC service, which could not do without what it gives back. Name a BE job",
+                    s.id
+                )))
+            }
             _ => {}
         }
     }

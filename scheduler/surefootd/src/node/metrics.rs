@@ -4,7 +4,7 @@ use super::follower::{Record, Told};
 use super::http::{self, Page};
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
-use super::status::{ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
+use super::status::{LendStatus, ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
 use super::upper::{socket::DROPPED, UpperCounts, What};
 use crate::base::error::{Error, Result};
 use crate::node::tally::{Shadowed, Tally};
@@ -51,6 +51,7 @@ pub struct Metrics {
     learning: Option<Progress>,
     /// By name.
     shadows: BTreeMap<String, Shadow>,
+    lends: Vec<LendStatus>,
     upper: UpperCounts,
     /// Features that models are asked with; empty without a bundle.
     inputs: Vec<String>,
@@ -197,6 +198,11 @@ impl Metrics {
         self.learning = Some(progress);
     }
 
+    /// What services lend to BE jobs between two plans.
+    pub fn lends(&mut self, lends: Vec<LendStatus>) {
+        self.lends = lends;
+    }
+
     /// What models are asked with.
     pub fn inputs(&mut self, wanted: &[String]) {
         self.inputs = wanted.into();
@@ -318,6 +324,7 @@ impl Metrics {
             decision_mean_us: (self.ticks > 0).then(|| self.decision_s * 1e6 / self.ticks as f64),
             services: self.seen.services.iter().map(service).collect(),
             shadows: self.shadows.iter().map(|(name, s)| shadow(name, s)).collect(),
+            lends: self.lends.clone(),
             actions: self.last_actions.iter().cloned().collect(),
         }
     }
@@ -428,6 +435,18 @@ impl Metrics {
             "ticks on which it would have done something",
             shadow(&|s| Some(s.so_far.plans() as f64)),
         );
+        let lends = |f: fn(&LendStatus) -> f64| -> Vec<(String, f64)> {
+            let labels = |l: &LendStatus| format!("{{service=\"{}\",borrower=\"{}\"}}", escaped(&l.lender), escaped(&l.borrower));
+            self.lends.iter().map(|l| (labels(l), f(l))).collect()
+        };
+        family("surefoot_lent_cores", "gauge", "idle cores that a service lends to a BE job now", lends(|l| f64::from(l.cores)));
+        family("surefoot_lease_cores", "gauge", "cores that it may lend now", lends(|l| f64::from(l.most_cores)));
+        family("surefoot_leases_total", "counter", "times that it was allowed to lend: once, and after plans", lends(|l| l.leases as f64));
+        family("surefoot_lend_windows_total", "counter", "windows for which cores to keep were predicted", lends(|l| l.windows as f64));
+        family("surefoot_lend_short_total", "counter", "windows that needed more cores than were predicted", lends(|l| l.short as f64));
+        family("surefoot_lend_exhausted_total", "counter", "times that every core that was left was busy", lends(|l| l.exhausted as f64));
+        family("surefoot_lend_stops_total", "counter", "times that waits of its threads stopped lending", lends(|l| l.stops as f64));
+        family("surefoot_lend_moves_total", "counter", "times that another number of cores was lent", lends(|l| l.moves as f64));
         family("surefoot_reports_total", "counter", "reports to the upper scheduler", one(self.reports as f64));
         let u = &self.upper;
         let by = |counts: &[u64]| What::ALL.iter().zip(counts).map(|(w, n)| (format!("{{event=\"{}\"}}", w.as_str()), *n as f64)).collect();
@@ -562,6 +581,43 @@ mod tests {
         assert!(text.contains("surefoot_memory_in_use_bytes{service=\"web\"} 8192\n") && !text.contains("surefoot_memory_pool"), "{text}");
         assert!(text.contains("surefoot_memory_stall_frac{service=\"web\"} 0\n"), "{text}");
         assert!(status.contains("\"memory\":{\"in_use_bytes\":8192,\"stall_frac\":0.0}"), "{status}");
+    }
+
+    /// What is lent has a line for each lender, and none where nothing is configured to lend.
+    #[test]
+    fn what_is_lent_shows() {
+        let mut m = Metrics::default();
+        tick(&mut m, 0, FeedState::Idle);
+        assert!(!m.text_with((None, None)).contains("_len"));
+        let lend = LendStatus {
+            lender: "web".into(),
+            borrower: "batch".into(),
+            cores: 2,
+            most_cores: 3,
+            leases: 4,
+            windows: 50,
+            short: 6,
+            exhausted: 7,
+            stops: 1,
+            moves: 8,
+            ..LendStatus::default()
+        };
+        m.lends(vec![lend.clone()]);
+        let text = m.text_with((None, None));
+        for (name, value) in [
+            ("lent_cores", 2),
+            ("lease_cores", 3),
+            ("leases_total", 4),
+            ("lend_windows_total", 50),
+            ("lend_short_total", 6),
+            ("lend_exhausted_total", 7),
+            ("lend_stops_total", 1),
+            ("lend_moves_total", 8),
+        ] {
+            let line = format!("surefoot_{name}{{service=\"web\",borrower=\"batch\"}} {value}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert_eq!(m.status().lends, [lend]);
     }
 
     /// A service whose latency was never known has no seconds of violation: no line, and null; one that was heard has 0. A doubt has its own lines.

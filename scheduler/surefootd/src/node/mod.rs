@@ -5,6 +5,7 @@ pub mod explain;
 pub mod follower;
 pub mod http;
 pub mod learning;
+pub mod lending;
 pub mod machine;
 pub mod metrics;
 pub mod notify;

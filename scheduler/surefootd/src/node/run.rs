@@ -3,6 +3,7 @@
 use super::decisions::{Journal, RunLine};
 use super::follower::Follower;
 use super::learning::{self, Learning};
+use super::lending::Lending;
 use super::machine::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use super::metrics::{self, Metrics, Took};
 use super::notify::Notifier;
@@ -381,6 +382,8 @@ fn control(
     let mut clock = Clock::new(config.interval_ms);
     let mut absent = Absent::default();
     let mut said = None;
+    // Goes with this loop, however that ends: its threads lend no more then.
+    let mut lending = Lending::new(&config.lends);
     beside.begin()?;
     loop {
         let ((now, seen), observe) = timed(|| clock.observe(node));
@@ -417,6 +420,10 @@ fn control(
             if refused.is_some() || !seen.bounds.is_empty() {
                 story.metrics.lock().unwrap_or_else(PoisonError::into_inner).limits(s.limits());
             }
+        }
+        if let (Node::Local(s), false) = (&mut *node, config.lends.is_empty()) {
+            lending.tick(now, &seen, s);
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).lends(lending.status());
         }
         let (learnt, learn) = timed(|| policy.between());
         let learn = learnt.then_some(learn);

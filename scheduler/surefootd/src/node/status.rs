@@ -34,6 +34,9 @@ pub struct Status {
     /// By name.
     #[serde(default)]
     pub shadows: Vec<ShadowStatus>,
+    /// Each `[[lend]]` of the configuration.
+    #[serde(default)]
+    pub lends: Vec<LendStatus>,
     /// The last ones, oldest first, each with what came of it.
     pub actions: Vec<Record>,
 }
@@ -82,4 +85,27 @@ pub struct ShadowStatus {
     pub be_cores: f64,
     pub regret_qos: Option<f64>,
     pub so_far: Shadowed,
+}
+
+/// Idle cores that a service lends between two plans (docs/node-config.md): now, and counted over the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LendStatus {
+    pub lender: String,
+    pub borrower: String,
+    pub policy: String,
+    /// Cores that are lent, and how many may be; 0 without a lease.
+    pub cores: u32,
+    pub most_cores: u32,
+    /// Leases that were granted.
+    pub leases: u64,
+    /// Windows for which the policy chose, and those of them in which it chose less than the peak.
+    pub windows: u64,
+    pub short: u64,
+    /// Times that every core at hand was busy, and that waits of threads stopped lending.
+    pub exhausted: u64,
+    pub stops: u64,
+    /// Times that another number of cores was asked for.
+    pub moves: u64,
+    /// Why nothing can be lent now.
+    pub why_not: Option<String>,
 }

@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::say;
 use crate::base::stop;
 use crate::node::explain::verdict_of;
-use crate::node::status::{ServiceStatus, ShadowStatus, Status};
+use crate::node::status::{LendStatus, ServiceStatus, ShadowStatus, Status};
 use crate::stage::config::{NodeConfig, METRICS_PORT};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -264,6 +264,18 @@ fn shadow_line(s: &ShadowStatus, name: usize) -> Line<'static> {
     format!("{who} {:>7.1} {:>6.1} {:>+9.1} {regret:>10} {share:>10.1} % {mean:>12}", s.cores, s.ways, s.be_cores).into()
 }
 
+/// A lender: cores lent of those that may be, what the policy below a tick has been wrong about, and why nothing is lent.
+fn lend_line(l: &LendStatus, name: usize) -> Line<'static> {
+    let of = format!("{} of {}", l.cores, l.most_cores);
+    let who = format!("{} {}", fit(&l.lender, name), fit(&l.borrower, name));
+    let counted = format!("{who} {of:>9} {:>9} {:>7} {:>9} {:>6}  ", l.windows, l.short, l.exhausted, l.stops);
+    let (text, colour) = match &l.why_not {
+        Some(why) => (brief(why, MOST_WHY), Color::Yellow),
+        None => (brief(&l.policy, 32), Color::Reset),
+    };
+    vec![Span::raw(counted), Span::styled(text, Style::new().fg(colour))].into()
+}
+
 /// A frame. `trouble` is why the status is an old one.
 pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>> {
     let shape = if width >= WIDE_COLUMNS { WIDE } else { NARROW };
@@ -309,6 +321,15 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         out.push(Line::raw(""));
         out.push(Line::styled(head, bold));
         out.extend(s.shadows.iter().map(|v| shadow_line(v, name)));
+    }
+    if !s.lends.is_empty() {
+        let head = format!(
+            "{:<name$} {:<name$} {:>9} {:>9} {:>7} {:>9} {:>6}  ",
+            "LENDER", "TO", "CORES", "WINDOWS", "SHORT", "EXHAUSTED", "STOPS"
+        );
+        out.push(Line::raw(""));
+        out.push(Line::styled(head + "POLICY, OR WHY NOT", bold));
+        out.extend(s.lends.iter().map(|l| lend_line(l, name)));
     }
     out.push(Line::raw(""));
     out.push(Line::styled("LAST ACTIONS (surefootd explain --id N: the whole account)", bold));
@@ -525,6 +546,37 @@ mod tests {
         let at = |row: &str, what: &str| row.find(what).map(|i| row[..i].chars().count());
         assert_eq!(at(&rows[2], "QOS"), at(&rows[3], "met"));
         assert_eq!(screen(&s, None, 80, 20).0[2], screen(&status(), None, 80, 20).0[2]);
+    }
+
+    /// A lender has its line below the services: cores lent, what went wrong, and why nothing is lent.
+    #[test]
+    fn a_frame_shows_what_is_lent() {
+        let lend = LendStatus {
+            lender: "moses".into(),
+            borrower: "stream".into(),
+            policy: "smartharvest".into(),
+            cores: 2,
+            most_cores: 8,
+            windows: 4000,
+            short: 12,
+            exhausted: 3,
+            ..LendStatus::default()
+        };
+        let none =
+            LendStatus { cores: 0, most_cores: 0, why_not: Some("xapian is not placed".into()), lender: "xapian".into(), ..lend.clone() };
+        assert!(screen(&status(), None, 140, 20).0.iter().all(|r| !r.contains("LENDER")));
+        let s = Status { lends: vec![lend, none], ..status() };
+        for (width, name) in [(140, 16), (90, 10)] {
+            let (rows, colours) = screen(&s, None, width, 20);
+            let head = "    CORES   WINDOWS   SHORT EXHAUSTED  STOPS  POLICY, OR WHY NOT";
+            assert_eq!(rows[8].trim_end(), format!("{:<name$} {:<name$} {head}", "LENDER", "TO"));
+            let line = |lender: &str, of: &str, last: &str| {
+                format!("{lender:<name$} {:<name$} {of:>9}      4000      12         3      0  {last}", "stream")
+            };
+            assert_eq!(rows[9].trim_end(), line("moses", "2 of 8", "smartharvest"));
+            assert_eq!(rows[10].trim_end(), line("xapian", "0 of 0", "xapian is not placed"));
+            assert!(colours[10].contains(&Color::Yellow));
+        }
     }
 
     /// A shadow has its line below the services, with what is unknown as such; without one there is no such part.

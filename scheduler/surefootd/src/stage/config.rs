@@ -7,13 +7,15 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
+use surefoot_harvest::Harvester;
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::feed::{scrape, Scrape, Unit, Url, Wanted, MODE};
 use surefoot_linux::Target;
 use surefoot_policy::Settings;
-use surefoot_server::{CpuSet, Kind};
+use surefoot_server::settable::Settable;
+use surefoot_server::{names, CpuSet, Kind};
 use toml::Spanned;
 
 pub const METRICS_PORT: u16 = 9464;
@@ -24,6 +26,11 @@ pub const JOURNAL_MB: u64 = 16;
 
 /// Between two ticks.
 pub const INTERVAL_MS: RangeInclusive<u64> = 10..=60_000;
+/// Between two looks at the threads of a lender, and by default: a file of each thread is read.
+pub const POLL_MS: RangeInclusive<u64> = 1..=100;
+const POLL_DEFAULT_MS: u64 = 5;
+/// What decides below a tick by default.
+const LEND_POLICY: &str = "smartharvest";
 /// Between two steps of learning.
 pub const LEARN_EVERY_MS: RangeInclusive<u64> = 100..=3_600_000;
 
@@ -67,6 +74,19 @@ pub struct NodeConfig {
     pub settings: Settings,
     pub upper: UpperConfig,
     pub services: Vec<NodeService>,
+    /// By lender.
+    pub lends: Vec<Lend>,
+}
+
+/// Idle cores of a service that are lent to a BE job between two plans (docs/node-config.md).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lend {
+    pub lender: String,
+    pub borrower: String,
+    /// One of [`surefoot_harvest::NAMES`].
+    pub policy: String,
+    pub poll_ms: u64,
+    pub settings: surefoot_harvest::Settings,
 }
 
 /// The socket of upper schedulers: for its owner and its group.
@@ -182,6 +202,19 @@ struct Raw {
     upper: Option<RawUpper>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
+    #[serde(default)]
+    lend: Vec<Spanned<RawLend>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLend {
+    lender: String,
+    borrower: String,
+    policy: Option<String>,
+    poll_ms: Option<Spanned<i64>>,
+    #[serde(default)]
+    settings: RawSettings,
 }
 
 #[derive(Deserialize)]
@@ -267,16 +300,19 @@ impl<'de> Visitor<'de> for OneSetting {
     }
 }
 
+/// Sets one by its name, and says the full name of it.
+type Assign<'a> = &'a mut dyn FnMut(&str, &[f64]) -> std::result::Result<String, String>;
+
 impl RawSettings {
     /// # Errors
     /// Where it stands and what is wrong with it.
-    fn assign(self, under: &str, to: &mut Settings, named: &mut BTreeSet<String>) -> std::result::Result<(), (Range<usize>, String)> {
+    fn assign(self, under: &str, to: Assign<'_>, named: &mut BTreeSet<String>) -> std::result::Result<(), (Range<usize>, String)> {
         for (key, value) in self.0 {
             let name = if under.is_empty() { key.get_ref().clone() } else { format!("{under}.{}", key.get_ref()) };
             match value {
                 RawSetting::Group(group) => group.assign(&name, to, named)?,
                 RawSetting::Numbers(numbers) => {
-                    let full = to.assign(&name, &numbers).map_err(|e| (key.span(), e))?;
+                    let full = to(&name, &numbers).map_err(|e| (key.span(), e))?;
                     if named.contains(&full) {
                         return Err((key.span(), format!("{full}: is set twice. Name it once")));
                     }
@@ -511,6 +547,7 @@ impl NodeConfig {
             settings: Settings::default(),
             upper: UpperConfig::default(),
             services: vec![],
+            lends: vec![],
         }
     }
 
@@ -559,7 +596,8 @@ impl NodeConfig {
             let what = "is for campaigns (docs/campaign-format.md): a node starts what its catalogue has. Remove it".to_string();
             return Err(wrong(span, &format!("service.{field}"), what));
         }
-        let services = read.into_iter().map(|(service, _)| service).collect();
+        let services: Vec<NodeService> = read.into_iter().map(|(service, _)| service).collect();
+        let lends = Self::lends(file, text, raw.lend, &services)?;
         let actuator = match raw.actuator {
             None => None,
             Some(a) => {
@@ -583,7 +621,8 @@ impl NodeConfig {
         };
         let mut settings = Settings::default();
         let raw_settings = raw.policy.unwrap_or_default().settings;
-        raw_settings.assign("", &mut settings, &mut BTreeSet::new()).map_err(|(span, e)| wrong(&span, "policy.settings", e))?;
+        let mut set = |name: &str, numbers: &[f64]| settings.assign(name, numbers);
+        raw_settings.assign("", &mut set, &mut BTreeSet::new()).map_err(|(span, e)| wrong(&span, "policy.settings", e))?;
         let upper = {
             let (raw, default) = (raw.upper.unwrap_or_default(), UpperConfig::default());
             UpperConfig {
@@ -615,7 +654,85 @@ impl NodeConfig {
             settings,
             upper,
             services,
+            lends,
         })
+    }
+
+    /// What `[[lend]]` entries say.
+    fn lends(file: &Path, text: &str, raw: Vec<Spanned<RawLend>>, services: &[NodeService]) -> Result<Vec<Lend>> {
+        let mut lends: Vec<Lend> = vec![];
+        for entry in raw {
+            let at = entry.span();
+            let l = entry.into_inner();
+            let wrong = |span: &Range<usize>, field: &str, what: String| {
+                Err(Error::BadInput(format!("{}: lend.{field}: {what}", place(file, text, span))))
+            };
+            for (field, id) in [("lender", &l.lender), ("borrower", &l.borrower)] {
+                if !services.iter().any(|s| s.id == *id) {
+                    let near = names::nearest(id, services.iter().map(|s| s.id.as_str()));
+                    let near = near.map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
+                    return wrong(&at, field, format!("no [[service]] has the id \"{id}\".{near} Name one that has"));
+                }
+            }
+            let (lender, borrower) = (&l.lender, &l.borrower);
+            if lender == borrower {
+                return wrong(&at, "borrower", format!("\"{lender}\" cannot lend to itself. Name a BE job"));
+            }
+            if services.iter().any(|s| s.id == *borrower && matches!(s.how, How::Adopt { kind: Kind::Lc { .. }, .. })) {
+                return wrong(
+                    &at,
+                    "borrower",
+                    format!("\"{borrower}\" is an LC service, which could not do without what it gives back. Name a BE job"),
+                );
+            }
+            if lends.iter().any(|o| o.lender == *lender) {
+                return wrong(&at, "lender", format!("\"{lender}\" lends already. Give each lender one [[lend]]"));
+            }
+            if lends.iter().any(|o| o.lender == *borrower || o.borrower == *lender) {
+                let what = format!("\"{lender}\" to \"{borrower}\": a service lends or borrows, not both. Remove one [[lend]] of it");
+                return wrong(&at, "lender", what);
+            }
+            let poll_ms = match &l.poll_ms {
+                None => POLL_DEFAULT_MS,
+                Some(p) if whole_numbers(&POLL_MS).contains(p.get_ref()) => *p.get_ref() as u64,
+                Some(p) => {
+                    let (least, most) = (POLL_MS.start(), POLL_MS.end());
+                    let what =
+                        format!("{} is out of range. Give {least} to {most}: files are read, which takes too long for less", p.get_ref());
+                    return wrong(&p.span(), "poll_ms", what);
+                }
+            };
+            let mut settings = surefoot_harvest::Settings::default();
+            settings.window.poll_us = poll_ms * 1000;
+            let mut set = |name: &str, numbers: &[f64]| {
+                let full = settings.assign(name, numbers)?;
+                let polls = full == "window.poll_us";
+                (!polls).then_some(full).ok_or_else(|| "window.poll_us: poll_ms says it here. Remove it".to_string())
+            };
+            if let Err((span, e)) = l.settings.assign("", &mut set, &mut BTreeSet::new()) {
+                return wrong(&span, "settings", e);
+            }
+            let policy = l.policy.unwrap_or_else(|| LEND_POLICY.into());
+            match Harvester::named(&policy, 2, 1, &settings) {
+                Err(e) => return wrong(&at, "policy", e),
+                Ok(h) if h.wants_waiting() => {
+                    let what = format!(
+                        "\"{policy}\" decides by how long a thread has waited that waits now, which no file of the kernel says. Choose another"
+                    );
+                    return wrong(&at, "policy", what);
+                }
+                Ok(_) => {}
+            }
+            if (poll_ms * 2) as f64 > settings.window.length_ms {
+                let what = format!(
+                    "a window of {} ms has less than two looks of {poll_ms} ms. Give poll_ms at most half of window.length_ms",
+                    settings.window.length_ms
+                );
+                return wrong(&at, "poll_ms", what);
+            }
+            lends.push(Lend { lender: l.lender, borrower: l.borrower, policy, poll_ms, settings });
+        }
+        Ok(lends)
     }
 
     /// What `[[service]]` entries say: the one reading of them.
@@ -763,6 +880,50 @@ mod tests {
             let error = node(&format!("[policy.settings]\n{line}\n")).unwrap_err().to_string();
             assert!(error.contains(said) && !error.contains('\n'), "{line}: {error}");
         }
+    }
+
+    /// A lender and a BE job of the file, a policy that this machine can run, and numbers in their bounds; all else is said with its line.
+    #[test]
+    fn what_is_lent_has_a_table() {
+        const SERVICES: &str = "[[service]]\nservice = \"web\"\nkind = \"lc\"\nqos_target_ms = 5.0\npid = 7\n\
+             [[service]]\nservice = \"db\"\nkind = \"lc\"\nqos_target_ms = 5.0\npid = 8\n\
+             [[service]]\nservice = \"batch\"\nkind = \"be\"\npid = 9\n";
+        let node = |lends: &str| NodeConfig::parse(Path::new("node.toml"), &format!("{SERVICES}{lends}"));
+        let entry = |lender: &str, borrower: &str, more: &str| format!("[[lend]]\nlender = {lender:?}\nborrower = {borrower:?}\n{more}\n");
+        assert_eq!(node("").unwrap().lends, []);
+        let l = node(&entry("web", "batch", "")).unwrap().lends.remove(0);
+        assert_eq!((l.lender.as_str(), l.borrower.as_str(), l.policy.as_str(), l.poll_ms), ("web", "batch", "smartharvest", 5));
+        assert_eq!((l.settings.window.poll_us, l.settings.window.length_ms), (5000, 25.0));
+        let more = "policy = \"fixed-buffer-2\"\npoll_ms = 20\nsettings = { window.length_ms = 100, guard.aggressive = 1 }";
+        let two = node(&(entry("web", "batch", more) + &entry("db", "batch", ""))).unwrap().lends;
+        assert_eq!((two[0].policy.as_str(), two[0].poll_ms, two[0].settings.window.length_ms), ("fixed-buffer-2", 20, 100.0));
+        assert_eq!((two[0].settings.guard.aggressive, two[1].lender.as_str()), (1, "db"));
+        for (lends, said) in [
+            (entry("wbe", "batch", ""), "lend.lender: no [[service]] has the id \"wbe\". Did you mean \"web\"?"),
+            (entry("web", "jobs", ""), "lend.borrower: no [[service]] has the id \"jobs\""),
+            (entry("batch", "batch", ""), "lend.borrower: \"batch\" cannot lend to itself"),
+            (entry("web", "db", ""), "lend.borrower: \"db\" is an LC service"),
+            (entry("web", "batch", "") + &entry("web", "batch", ""), "lend.lender: \"web\" lends already"),
+            (entry("web", "batch", "policy = \"smart\""), "lend.policy: policy \"smart\" is unknown below a tick"),
+            (entry("web", "batch", "policy = \"caladan\""), "lend.policy: \"caladan\" decides by how long a thread has waited"),
+            (entry("web", "batch", "poll_ms = 0"), "node.toml:18: lend.poll_ms: 0 is out of range. Give 1 to 100"),
+            (entry("web", "batch", "poll_ms = 13"), "lend.poll_ms: a window of 25 ms has less than two looks of 13 ms"),
+            (entry("web", "batch", "settings = { window.poll_us = 50 }"), "lend.settings: window.poll_us: poll_ms says it here"),
+            (
+                entry("web", "batch", "settings = { window.lenght_ms = 50 }"),
+                "lend.settings: smartharvest.window.lenght_ms: there is no such",
+            ),
+            (entry("web", "batch", "settings = { learn.rate = 50 }"), "lend.settings: smartharvest.learn.rate: 50 is out of its bounds"),
+            (entry("web", "batch", "until = 7"), "unknown field `until`"),
+            ("[[lend]]\nlender = \"web\"\n".into(), "missing field `borrower`"),
+        ] {
+            let error = node(&lends).unwrap_err().to_string();
+            assert!(error.starts_with("node.toml:") && error.contains(said) && !error.contains('\n'), "{lends}: {error}");
+        }
+        let jobs = SERVICES.to_string() + "[[service]]\nservice = \"index\"\nkind = \"be\"\npid = 10\n";
+        let both = jobs + &entry("web", "batch", "") + &entry("batch", "index", "");
+        let error = NodeConfig::parse(Path::new("node.toml"), &both).unwrap_err().to_string();
+        assert!(error.contains("lend.lender: \"batch\" to \"index\": a service lends or borrows, not both"), "{error}");
     }
 
     /// Learning is on unless the file says otherwise; its file is relative to node.toml, its numbers have ranges.
