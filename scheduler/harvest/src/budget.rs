@@ -29,6 +29,8 @@ pub struct Budget {
     /// How often each peak of a window came, old windows counting less.
     peaks: Vec<f32>,
     from_us: Option<u64>,
+    /// Cores that were chosen for the window that goes on.
+    chosen: Option<u32>,
 }
 
 impl Budget {
@@ -44,6 +46,7 @@ impl Budget {
             latest: LatestPeak::new(s.guard.peak_s),
             peaks: vec![0.0; cores as usize + 1],
             from_us: None,
+            chosen: None,
         }
     }
 
@@ -105,14 +108,21 @@ impl Budget {
         let fades = (-self.s.window.length_ms * 1e-3 / self.s.budget.length_s).exp() as f32;
         self.peaks.iter_mut().for_each(|n| *n *= fades);
         self.peaks[(peak as usize).min(self.cores as usize)] += 1.0;
+        let chosen = self.chosen.take();
         if exhausted {
-            tally.exhausted += 1;
+            tally.short += u64::from(chosen.is_some());
             return Some((self.enough(), Why::Exhausted));
+        }
+        if let Some(chosen) = chosen {
+            tally.short += u64::from(chosen < peak);
+            tally.spare += u64::from(chosen.saturating_sub(peak));
         }
         let full = (self.left / self.most()).clamp(0.0, 1.0);
         let usual = f64::from(self.usual());
         tally.predicted += 1;
-        Some(((usual + (1.0 - full) * (f64::from(self.cores) - usual)).ceil() as u32, Why::Budget))
+        let keep = (usual + (1.0 - full) * (f64::from(self.cores) - usual)).ceil() as u32;
+        self.chosen = Some(keep);
+        Some((keep, Why::Budget))
     }
 
     /// The peak that a share of the windows do not exceed.

@@ -6,11 +6,11 @@ use surefoot_server::Waits;
 /// Parts of the time in which the latest peak is looked for.
 const PARTS: usize = 64;
 
-/// Most busy cores of the latest time. Old parts are forgotten one by one, so a peak is known for up to a 64th longer.
+/// Most busy cores of the latest time. Whole parts are forgotten, one by one: a peak is known for its time, and for up to a 64th of it longer.
 #[derive(Clone, Debug)]
 pub struct LatestPeak {
     part_us: u64,
-    peaks: [u32; PARTS],
+    peaks: [u32; PARTS + 1],
     /// Number of the part that goes on.
     part: u64,
 }
@@ -18,17 +18,17 @@ pub struct LatestPeak {
 impl LatestPeak {
     /// Of the last `length_s`.
     pub fn new(length_s: f64) -> Self {
-        LatestPeak { part_us: ((length_s * 1e6 / PARTS as f64) as u64).max(1), peaks: [0; PARTS], part: 0 }
+        LatestPeak { part_us: ((length_s * 1e6 / PARTS as f64) as u64).max(1), peaks: [0; PARTS + 1], part: 0 }
     }
 
     pub fn add(&mut self, now_us: u64, busy: u32) {
         let part = now_us / self.part_us;
-        let passed = (part.saturating_sub(self.part) as usize).min(PARTS);
+        let passed = (part.saturating_sub(self.part) as usize).min(PARTS + 1);
         for n in 0..passed {
-            self.peaks[((part - n as u64) % PARTS as u64) as usize] = 0;
+            self.peaks[((part - n as u64) % (PARTS as u64 + 1)) as usize] = 0;
         }
         self.part = self.part.max(part);
-        let now = &mut self.peaks[(self.part % PARTS as u64) as usize];
+        let now = &mut self.peaks[(self.part % (PARTS as u64 + 1)) as usize];
         *now = (*now).max(busy);
     }
 
@@ -61,13 +61,17 @@ impl WaitGuard {
         now_us >= next_us
     }
 
-    /// What was read. True: all cores must come back now.
+    /// What was read. True: all cores must come back now. While nothing is lent anyhow, what waits says nothing of lending.
     pub fn look(&mut self, now_us: u64, waits: &Waits) -> bool {
         self.next_us = Some(now_us + self.period_us());
+        if self.stops(now_us) {
+            self.bad = 0;
+            return false;
+        }
         let all = waits.dispatches as f64;
         let long = match waits.long() {
             // Few dispatches have more than their share by chance.
-            Some(long) => long as f64 >= self.s.long_share * all + self.s.sure * (self.s.long_share * all).sqrt(),
+            Some(long) => long > 0 && long as f64 >= self.s.long_share * all + self.s.sure * (self.s.long_share * all).sqrt(),
             None => waits.total_us >= self.s.mean_wait_us * all,
         };
         self.bad = if long && waits.dispatches >= self.s.least_dispatches { self.bad + 1 } else { 0 };
@@ -100,7 +104,7 @@ mod tests {
         let mut p = LatestPeak::new(1.0);
         assert_eq!(p.peak(), 0);
         p.add(500_000, 7);
-        p.add(1_499_000, 2);
+        p.add(1_501_000, 2);
         assert_eq!(p.peak(), 7);
         p.add(1_516_000, 2);
         assert_eq!(p.peak(), 2);
@@ -128,6 +132,7 @@ mod tests {
         assert!(!g.look(2_000_000, &waits(50, Some(50), 0.0)));
         assert!(!g.look(2_500_000, &long) && !g.stops(2_500_000));
         assert!(g.look(3_000_000, &long));
+        assert!(!g.look(3_500_000, &long) && !g.look(4_000_000, &long), "it has stopped already");
         assert!(g.stops(3_000_001) && g.stops(12_999_999) && !g.stops(13_000_000));
         // It needs two looks again.
         assert!(!g.look(13_000_000, &long));

@@ -37,6 +37,8 @@ pub struct Harvester {
     waits: Option<WaitGuard>,
     /// All cores are asked for at the next reading.
     all_back: bool,
+    /// All cores at hand were busy at the last reading.
+    was_exhausted: bool,
     tally: Tally,
 }
 
@@ -76,6 +78,7 @@ impl Harvester {
             next_us: 0,
             settled_us: 0,
             all_back: false,
+            was_exhausted: false,
             tally: Tally::default(),
         })
     }
@@ -128,6 +131,8 @@ impl Harvester {
         self.tally.readings += 1;
         let stopped = self.waits.as_ref().is_some_and(|w| w.stops(now_us));
         let exhausted = busy >= here && here < self.cores;
+        self.tally.exhausted += u64::from(exhausted && !self.was_exhausted);
+        self.was_exhausted = exhausted;
         let keep = if self.all_back {
             self.all_back = false;
             Some((self.cores, Why::Stopped))
@@ -148,7 +153,6 @@ impl Harvester {
                 Law::Fixed(buffer) => Some((busy + *buffer, Why::Rule)),
                 Law::PrevPeak(p) => {
                     let why = if exhausted { Why::Exhausted } else { Why::Rule };
-                    self.tally.exhausted += u64::from(exhausted);
                     p.poll(now_us, busy, self.kept, exhausted).map(|keep| (keep, why))
                 }
                 Law::Smart(smart) => smart.poll(now_us, busy, exhausted, stopped, &mut self.tally),

@@ -65,7 +65,7 @@ pub struct Tally {
     pub short: u64,
     /// Cores that it chose beyond the peaks, in sum.
     pub spare: u64,
-    /// Times that all cores at hand were busy: the short-term safeguard.
+    /// Times that all cores at hand became busy.
     pub exhausted: u64,
     /// Times that waits stopped lending: the long-term safeguard.
     pub stops: u64,

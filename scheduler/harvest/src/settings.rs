@@ -39,7 +39,7 @@ settings! {
     /// Our own law.
     budget: Budget {
         share: f64 = 0.003, 0..=1, "share", "of dispatches that may wait long in the mean", TuneWorlds;
-        long: f64 = 0.4, 0..=100, "share", "of the mean time that a thread runs at a time from which a wait is long; 50 us at least", TuneWorlds;
+        long: f64 = 0.4, 0..=100, "share", "of the mean time that a thread runs at a time from which a wait is long; 12.5 us at least", TuneWorlds;
         length_s: f64 = 2.0, 0.1..=600, "s", "of waits that a full budget holds, and in which peaks are forgotten", TuneWorlds;
         usual: f64 = 0.6, 0..=1, "share", "of windows whose peak a full budget keeps", TuneWorlds;
     }

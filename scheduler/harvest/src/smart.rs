@@ -52,7 +52,6 @@ impl Smart {
         if exhausted {
             // The true peak is not known: nothing is learnt from this window.
             self.end_window();
-            tally.exhausted += 1;
             tally.short += u64::from(self.chosen.take().is_some());
             let keep = if self.s.guard.aggressive == 1 { self.cores } else { self.latest.peak() + 1 };
             return Some((if stopped { self.cores } else { keep }, Why::Exhausted));

@@ -77,7 +77,7 @@ fn readings(root: &Root, lend: &Lend, a: &mut Area) {
     let counted = procfs::waited_of(root, "self").is_some();
     if *wants_waits && !counted {
         let what = format!("{read}; waits of threads are not counted at all");
-        let remedy = "Use a kernel with CONFIG_SCHED_INFO, or a policy that needs no waits: settings = { guard.waits = 0 }, fixed-buffer-N";
+        let remedy = "Use a kernel with CONFIG_SCHED_INFO, or a policy that needs no waits: fixed-buffer-N, prev-peak, or smartharvest with settings = { guard.waits = 0 }";
         return a.lack(&name, &why, what, remedy);
     }
     a.lack(&name, &why, read, "None is needed: the mean wait of threads is looked at instead");

@@ -204,16 +204,16 @@ pub struct HarvestEval {
     /// Drawn primary workloads of one range, e.g. test:1..40 (docs/worlds.md)
     #[arg(long, value_name = "RANGE:N")]
     pub worlds: Vec<String>,
-    /// Policies in place of each experiment's own, comma-separated: no-harvest, fixed-buffer-N, prev-peak, prev-peak-N, smartharvest, wait-budget, caladan
+    /// Policies in place of each experiment's own (f10, f11, f13, f14 keep theirs), comma-separated: no-harvest, fixed-buffer-N, prev-peak, prev-peak-N, smartharvest, wait-budget, caladan
     #[arg(long, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES")]
     pub policies: Vec<String>,
     /// Runs of each case and policy, with seeds 1 to N
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub seeds: u32,
-    /// How cores move; default: as in the experiment, else cpugroups
+    /// How cores move; default: cpugroups. f14 and f15 have both
     #[arg(long, value_enum)]
     pub mover: Option<Mover>,
-    /// Seconds of each load; default: as long as the workload needs for a P99
+    /// Seconds of each load (of the whole wave in f7); default: as long as the workload needs for a P99
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub duration_s: Option<f64>,
     /// A setting, e.g. window.length_ms=30; several times for several (docs/smartharvest.md)

@@ -121,6 +121,8 @@ pub struct PerService {
     anew: u32,
     /// Services and jobs that came since memory was divided, or sizes that are off it: periods.
     off: u32,
+    /// A service that was helped by memory has less load now.
+    goes_back: bool,
     /// Each LC service has cores of its own.
     parted: bool,
     jobs: Gathered,
@@ -153,6 +155,7 @@ impl PerService {
             at_rest: false,
             anew: 0,
             off: 0,
+            goes_back: false,
             parted: false,
             jobs: Gathered::default(),
             jobs_read: 0,
@@ -220,8 +223,11 @@ impl PerService {
     fn divides_anew(&mut self, now_ms: u64) -> Option<(&'static str, Division)> {
         let to = self.divided()?;
         let Some(Division { lc: now, jobs }) = &self.memory else { return Some(("sizes are known: memory is divided", to)) };
-        if to.lc.keys().ne(now.keys()) {
+        if to.lc.keys().ne(now.keys()) || self.sizes.footprint.keys().ne(self.kept.footprint.keys()) {
             return Some(("other services or jobs: memory is divided anew", to));
+        }
+        if std::mem::take(&mut self.goes_back) {
+            return Some(("load has fallen: memory that helped goes back", to));
         }
         let off = self.sizes.are_off(&self.kept, &self.set.readapt);
         self.off = if off { self.off + 1 } else { 0 };
@@ -265,7 +271,9 @@ impl PerService {
         let mut all: BTreeMap<_, _> = lc.iter().map(|(id, m)| (id.clone(), self.sizes.limits(id, *m, &self.set))).collect();
         let footprints = self.sizes.of(&self.groups.be);
         let split = among_jobs(&footprints, *jobs, self.set.least.be_memory);
-        all.extend(self.groups.be.iter().cloned().zip(split).map(|(id, m)| (id, (limit(m), pool(0.0)))));
+        // A job that came later has a limit once it was measured: until then it is not known what it needs.
+        let of_job = |id: &ServiceId, m| if self.kept.footprint.contains_key(id) { limit(m) } else { Limit::None };
+        all.extend(self.groups.be.iter().zip(split).map(|(id, m)| (id.clone(), (of_job(id, m), pool(0.0)))));
         all
     }
 
@@ -334,6 +342,9 @@ impl PerService {
         (self.anew, self.sated, self.gift) = (0, 0, None);
         if by < 1.0 {
             of.floor = 0;
+            // What helped under more load goes back to the jobs.
+            self.goes_back |= of.extra > 0.0;
+            of.extra = 0.0;
         } else if owns_cores {
             let more = ((f64::from(of.cores) * (by - 1.0)).ceil() as u32).min(spare);
             let cores = of.cores + more;
@@ -436,13 +447,19 @@ impl PerService {
             of.before.is_some() && (read && qos.get(id).is_some_and(|q| *q < 1.0) || seen.get(id).is_some_and(bad))
         };
         let back: Vec<ServiceId> = self.of.iter().filter(|(id, of)| missed(id, of)).map(|(id, _)| id.clone()).collect();
+        let mut moved = false;
         for id in &back {
             let spare = self.spare();
-            if let Some(of) = self.of.get_mut(id) {
-                let cores = of.before.unwrap_or(of.cores).min(of.cores + spare);
-                of.floor = of.floor.max(of.cores + 1);
-                of.set_cores(cores, None, now_ms);
+            let Some(of) = self.of.get_mut(id) else { continue };
+            let cores = of.before.unwrap_or(of.cores).min(of.cores + spare);
+            of.floor = of.floor.max(of.cores + 1);
+            if cores <= of.cores {
+                // Another service has them: this one is helped as any other that misses its target.
+                of.before = None;
+                continue;
             }
+            of.set_cores(cores, None, now_ms);
+            moved = true;
             self.forget_jobs();
             self.act(
                 seen,
@@ -456,7 +473,7 @@ impl PerService {
                 plan,
             );
         }
-        !back.is_empty()
+        moved
     }
 
     /// More for a service that misses its target.

@@ -164,7 +164,23 @@ fn what_missed_is_not_tried_again() {
     assert_eq!(w.cores("a"), held);
 }
 
-/// Where nothing suffices the service has all that can be given, memory of the jobs too, and is reported once.
+/// A job that comes later has no limit until its footprint was measured, and then room for all of it.
+#[test]
+fn a_job_that_comes_later_has_room() {
+    for cores_too in [true, false] {
+        let mut w = World::new();
+        let mut policy = PerService::new(&w.platform, Shared::default(), Settings::default(), cores_too);
+        w.run(&mut policy, 120);
+        w.be.push(("z", 5.0));
+        w.seen.services.push(ServiceView { allocation: surefoot_server::Allocation::everything(&w.platform), ..be("z") });
+        policy.step(w.seen.t_ms + TICK_MS, &w.seen);
+        assert!(policy.limits().get("z").is_none_or(|(limit, _)| *limit == Limit::None), "{:?}", policy.limits());
+        w.run(&mut policy, 120);
+        assert!(w.memory("z").0 >= 4.9 && w.memory("x").0 >= 13.9, "{:?} {:?}", w.memory("z"), w.memory("x"));
+    }
+}
+
+/// Where nothing suffices the service has all that can be given, memory of the jobs too, and is reported once. With less load the jobs have it back.
 #[test]
 fn a_service_that_cannot_be_held_is_to_migrate() {
     let mut w = World::new();
@@ -177,6 +193,10 @@ fn a_service_that_cannot_be_held_is_to_migrate() {
     assert!(matches!(told[..], [Report::Migrate { service, .. }] if service == "a"), "{told:?}");
     assert_eq!(w.cores("x"), 1);
     assert!(w.cores("b") >= 2 && w.cores("c") >= 1);
+    assert!(w.memory("x").0 + w.memory("y").0 < 23.9, "{:?} {:?}", w.memory("x"), w.memory("y"));
+    (w.lc[0].needs, w.lc[0].rps, w.lc[0].k) = (2.0, 1000.0, 900.0);
+    w.run(&mut policy, 180);
+    assert!(w.memory("x").0 + w.memory("y").0 >= 23.9, "{:?} {:?}", w.memory("x"), w.memory("y"));
 }
 
 /// A service of unknown latency keeps what it has, and memory is not divided anew meanwhile.

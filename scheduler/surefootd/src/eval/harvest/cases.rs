@@ -107,6 +107,8 @@ pub struct Asked<'a> {
     /// None: long enough for the workload.
     pub duration_s: Option<f64>,
     pub settings: Settings,
+    /// Whether `settings` name the time after a move; else it is none with interrupts (section 5.1).
+    pub settle_is_set: bool,
     /// None: that of each experiment.
     pub mover: Option<String>,
 }
@@ -149,11 +151,23 @@ impl Asked<'_> {
         })
     }
 
+    /// The time after a move is that of the way in which cores move.
+    fn settled(&self, mut case: Case) -> Case {
+        if case.mover == "interrupts" && !self.settle_is_set {
+            case.entries.iter_mut().for_each(|e| e.settings.window.settle_ms = 0.0);
+        }
+        case
+    }
+
     /// The cases of a published experiment.
     ///
     /// # Errors
     /// [`Error::BadInput`] where profiles lack a workload.
     pub fn experiment(&self, name: &str) -> Result<Vec<Case>> {
+        Ok(self.published(name)?.into_iter().map(|c| self.settled(c)).collect())
+    }
+
+    fn published(&self, name: &str) -> Result<Vec<Case>> {
         const FOUR: [&str; 4] = ["indexserve", "memcached", "moses", "img-dnn"];
         let single = |w: &str, entries: Vec<Entry>| self.case(name, w, &[(w, None)], entries);
         let with = |base: &[Variant]| base.iter().map(|(p, v, set)| self.entry(p, v, set)).collect::<Vec<_>>();
@@ -229,17 +243,16 @@ impl Asked<'_> {
                 let mut all = vec![];
                 for load in [250.0, 500.0, 1000.0] {
                     for mover in MOVERS {
-                        // Section 5.1: no pause after interrupts.
-                        let mut of = self.clone();
-                        if mover == "interrupts" {
-                            of.settings.window.settle_ms = 0.0;
-                        }
                         let mut policies = policies.to_vec();
                         if mover == "interrupts" {
                             policies.push("caladan");
                         }
-                        let case =
-                            of.case(name, &format!("indexserve at {load}, {mover}"), &[("indexserve", Some(load))], of.entries(&policies))?;
+                        let case = self.case(
+                            name,
+                            &format!("indexserve at {load}, {mover}"),
+                            &[("indexserve", Some(load))],
+                            self.entries(&policies),
+                        )?;
                         all.push(Case { mover: mover.into(), ..case });
                     }
                 }
@@ -266,12 +279,29 @@ impl Asked<'_> {
                 Some((name, load)) => {
                     let load = load.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0 && *x <= 1e9);
                     let wrong = || Error::BadInput(format!("--primaries {text}: {part}: no load. Write e.g. memcached@80000"));
-                    (name, Some(load.ok_or_else(wrong)?))
+                    let load = load.ok_or_else(wrong)?;
+                    let most = self.most_rps(name)?;
+                    if load > most {
+                        return Err(Error::BadInput(format!(
+                            "--primaries {text}: {part}: its queue would grow without end. Give at most {most:.0} requests/s, which its threads serve"
+                        )));
+                    }
+                    (name, Some(load))
                 }
             };
             vms.push((name, load));
         }
-        self.case("primaries", text, &vms, self.entries(&["no-harvest", "smartharvest", "wait-budget", "prev-peak-10"]))
+        // The same VMs have one name, however they are written.
+        let name = text.split(',').map(str::trim).collect::<Vec<_>>().join(",");
+        let case = self.case("primaries", &name, &vms, self.entries(&["no-harvest", "smartharvest", "wait-budget", "prev-peak-10"]))?;
+        Ok(self.settled(case))
+    }
+
+    /// Requests a second that the threads of a VM with this workload serve, all of them busy.
+    fn most_rps(&self, name: &str) -> Result<f64> {
+        let (w, vm) = (self.bursts.workload(name).map_err(bad)?, self.bursts.primary().map_err(bad)?);
+        let threads = w.threads.map_or(vm.cores, |t| t.min(vm.cores));
+        Ok(f64::from(threads) / (w.task_us * 1e-6 * f64::from(w.fanout)))
     }
 
     /// The drawn workloads of worlds, each alone; [`drawn`] has them.
@@ -292,7 +322,8 @@ impl Asked<'_> {
         let one = |id: surefoot_vserver::world::WorldId| {
             let case = self.case("worlds", &id.prefix(), &[(&id.prefix(), None)], self.entries(&policies))?;
             let s = self.duration_s.unwrap_or(60.0);
-            Ok(Case { stages: case.stages.iter().map(|x| Stage { s, ..*x }).collect(), ..case })
+            let stages = case.stages.iter().map(|x| Stage { s, ..*x }).collect();
+            Ok(self.settled(Case { stages, ..case }))
         };
         worlds.ids().map(one).collect()
     }
@@ -325,7 +356,14 @@ mod tests {
     fn every_experiment_can_be_run() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../vserver/profiles");
         let profiles = Profiles::load(&[folder]).unwrap();
-        let asked = Asked { bursts: &profiles.bursts, policies: None, duration_s: None, settings: Settings::default(), mover: None };
+        let asked = Asked {
+            bursts: &profiles.bursts,
+            policies: None,
+            duration_s: None,
+            settings: Settings::default(),
+            settle_is_set: false,
+            mover: None,
+        };
         for (name, _) in EXPERIMENTS {
             let cases = asked.experiment(name).unwrap();
             assert!(!cases.is_empty());
@@ -342,7 +380,15 @@ mod tests {
         let off = asked.experiment("f11").unwrap().remove(0).entries;
         assert_eq!(off.iter().map(|e| e.settings.guard.waits).collect::<Vec<_>>(), [1, 1, 0]);
         assert!(asked.experiment("f12").unwrap_err().to_string().contains("Choose of: t1, f4"));
-        assert_eq!(asked.group("memcached@80000, indexserve").unwrap().vms.len(), 2);
+        let pair = asked.group("memcached@80000, indexserve").unwrap();
+        assert_eq!((pair.vms.len(), pair.name.as_str()), (2, "memcached@80000,indexserve"));
+        let refused = asked.group("memcached@5000000").unwrap_err().to_string();
+        assert!(refused.contains("Give at most 250000 requests/s"), "{refused}");
+        // No pause after interrupts, unless it was asked for.
+        let settle_ms =
+            |asked: &Asked| asked.experiment("f15").unwrap().iter().map(|c| c.entries[0].settings.window.settle_ms).collect::<Vec<_>>();
+        assert_eq!(settle_ms(&asked), [10.0, 0.0, 10.0, 0.0, 10.0, 0.0]);
+        assert_eq!(settle_ms(&Asked { settle_is_set: true, ..asked.clone() }), [10.0; 6]);
         assert!(asked.group("memcached@x").unwrap_err().to_string().contains("memcached@80000"));
         assert!(asked.group("memcache").unwrap_err().to_string().contains("memcached"));
     }

@@ -27,6 +27,7 @@ use std::sync::{Mutex, PoisonError};
 use surefoot_harvest::{Harvester, Settings};
 use surefoot_io::input::{self, PROGRAM_BYTES};
 use surefoot_server::settable::Settable;
+use surefoot_server::CpuSet;
 use surefoot_vserver::world::Worlds;
 use surefoot_vserver::EDITION;
 
@@ -57,17 +58,14 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
     let worlds = args.worlds.iter().map(|w| w.parse::<Worlds>().map_err(|e| Error::BadInput(format!("--worlds {e}"))));
     let worlds: Vec<Worlds> = worlds.collect::<Result<_>>()?;
     worlds.iter().try_for_each(|w| drawn(*w, &mut bursts))?;
-    let mut settings = settings_of(args)?;
-    // Section 5.1: no pause after interrupts.
-    if args.mover == Some(cli::Mover::Interrupts) && settings.window.settle_ms == Settings::default().window.settle_ms {
-        settings.window.settle_ms = 0.0;
-    }
+    let (settings, set) = settings_of(args)?;
+    let settle_is_set = set.iter().any(|name| name == "window.settle_ms");
     let mover = args.mover.and_then(name);
     let policies = (!args.policies.is_empty()).then(|| args.policies.clone());
-    let asked = Asked { bursts: &bursts, policies, duration_s: args.duration_s, settings, mover };
+    let asked = Asked { bursts: &bursts, policies, duration_s: args.duration_s, settings, settle_is_set, mover };
     let mut cases = vec![];
     let all: Vec<String> = EXPERIMENTS.iter().map(|(n, _)| (*n).to_string()).collect();
-    let named = if args.experiments == ["all"] { &all } else { &args.experiments };
+    let named = if args.experiments.iter().any(|e| e == "all") { &all } else { &args.experiments };
     for e in named {
         cases.extend(asked.experiment(e)?);
     }
@@ -77,7 +75,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
     for w in &worlds {
         cases.extend(asked.worlds(*w)?);
     }
-    let runs = runs_of(&cases, args.seeds)?;
+    let runs = runs_of(&cases, bursts.primary().map_err(cases::bad)?.cores, args.seeds)?;
     at.read.check("--out", [ROWS, WHAT, SUMMARY, PARTIAL].iter().map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
     let what = json!({
@@ -144,7 +142,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
 }
 
 /// Every run of every case, and that each can be made.
-fn runs_of(cases: &[Case], seeds: u32) -> Result<Vec<Run<'_>>> {
+fn runs_of(cases: &[Case], vm_cores: u32, seeds: u32) -> Result<Vec<Run<'_>>> {
     let mut runs = vec![];
     let mut named = BTreeSet::new();
     for case in cases {
@@ -152,7 +150,11 @@ fn runs_of(cases: &[Case], seeds: u32) -> Result<Vec<Run<'_>>> {
             let option = if case.experiment == "worlds" { "--worlds" } else { "--primaries" };
             return Err(Error::BadInput(format!("{option}: {} is named twice. Name it once", case.name)));
         }
-        let cores = 10 * case.vms.len() as u32;
+        let cores = vm_cores.saturating_mul(case.vms.len() as u32);
+        if !(2..=CpuSet::CAPACITY).contains(&cores) {
+            let (name, most) = (&case.name, CpuSet::CAPACITY);
+            return Err(Error::BadInput(format!("{name}: {cores} cores of primary VMs. Name VMs with 2 to {most} cores together")));
+        }
         let entries: Vec<Option<&Entry>> = if case.entries.is_empty() { vec![None] } else { case.entries.iter().map(Some).collect() };
         for entry in entries {
             if let Some(e) = entry {
@@ -168,8 +170,8 @@ fn runs_of(cases: &[Case], seeds: u32) -> Result<Vec<Run<'_>>> {
     Ok(runs)
 }
 
-/// What `--set` says, each setting once.
-fn settings_of(args: &cli::HarvestEval) -> Result<Settings> {
+/// What `--set` says, each setting once, and the names of what was set.
+fn settings_of(args: &cli::HarvestEval) -> Result<(Settings, Vec<String>)> {
     let mut settings = Settings::default();
     let mut named: Vec<String> = vec![];
     for text in &args.set {
@@ -183,5 +185,5 @@ fn settings_of(args: &cli::HarvestEval) -> Result<Settings> {
         }
         named.push(name);
     }
-    Ok(settings)
+    Ok((settings, named))
 }
