@@ -241,6 +241,81 @@ def test_the_smallest_buffer_is_one_above_which_all_keep() -> None:
     assert harvest_facts.least_buffer(harvest_facts.cells_of([folder])) == 6
 
 
+def report(out: Path, rows: Iterable[Row]) -> tuple[dict[str, Any], str]:
+    """Numbers and page of rows."""
+    made = harvest_report.run([write(out / "h", rows)], out / "report")
+    return json.loads(Path(made["json"]).read_bytes()), Path(made["page"]).read_text("utf-8")
+
+
+def with_interrupts(rows: Iterable[Row]) -> list[Row]:
+    """The same cases in another way, with figures of their own."""
+    return [r | {"mover": "interrupts", "cores_lent": 9.0, "p99_us": 2 * r["p99_us"]} for r in rows]
+
+
+def test_the_papers_numbers_are_of_cpugroups(tmp_path: Path, drawn: tuple[str, dict[str, Any]]) -> None:
+    """Rows with interrupts come first and change nothing beside them; their figures have headings of their own."""
+    rows = [r for r in everything() if r["experiment"] not in ("f14", "f15")]
+    facts, html = report(tmp_path, [*with_interrupts(rows), *rows])
+    own = ("f14", "f15")
+    for key in ("published", "claims"):
+        assert [p for p in facts[key] if p["experiment"] not in own] == [p for p in drawn[1][key] if p["experiment"] not in own]
+    assert facts["other_mover"] == []
+    heads = [h for h in re.findall(r"<h3>([^<]+)", html) if h.startswith(("Table", "Fig"))]
+    assert len(heads) == 2 * 11
+    assert sum(h.endswith(", interrupts") for h in heads) == 11
+    assert html.count("in another way alone") == 0
+
+
+def test_interrupts_alone_stand_beside_no_number(tmp_path: Path) -> None:
+    """One line says so, also of figures without printed numbers, and of one policy; figures there are."""
+    smart = [r for r in everything() if (r["experiment"], r["policy"]) == ("f5", "no-harvest")]
+    rows = [r for r in everything() if r["experiment"] in ("f5", "f6", "t2", "f7", "f9")]
+    facts, html = report(tmp_path, [*with_interrupts(rows), *smart])
+    assert (facts["claims"], facts["other_mover"]) == ([], ["f6", "t2", "f7", "f9"])
+    assert {p["why"] for p in facts["published"] if p["experiment"] in ("f6", "t2")} == {
+        "run with another way to move cores alone",
+        "not run",
+    }
+    assert [p for p in facts["published"] if p["ours"]] == []
+    said = "what was run in another way alone is not beside them (Fig. 5, Fig. 6, Table 2, Fig. 7, Fig. 9)."
+    assert html.count(said) == 1
+    assert "printed in the paper" not in html
+    assert "behind the stroke" not in html
+    assert "Fig. 7: a square wave, interrupts" in html
+
+
+def test_without_a_base_no_buffer_is_judged(tmp_path: Path) -> None:
+    """A rise that is not known is no rise above a tenth; nor is a size that was not run."""
+    alone = [row("f5", "memcached", "fixed-buffer-7", 1)]
+    base = row("f5", "memcached", "no-harvest", 1)
+    for name, rows, why in (
+        ("a", alone, "no run without harvesting"),
+        ("b", [base], "not run"),
+        ("c", [*alone, base], "at most 7: no smaller one was run"),
+        ("d", [row("f5", "memcached", "fixed-buffer-7", 1, 0.5), base], "none that was run keeps P99"),
+    ):
+        facts, html = report(tmp_path / name, rows)
+        found = published(facts, experiment="f5", metric="least_buffer")
+        assert (found["why"], found["ours"], found["ratio"]) == (why, None, None)
+        assert (why in html) == (name != "b")
+
+
+def test_a_pair_without_fixed_buffers_claims_none(tmp_path: Path) -> None:
+    """Whether one buffer suits both is not known where none was run, or none with a base."""
+    rows = [r for r in everything() if r["experiment"] == "f9"]
+    few = [r for r in rows if r["policy"] in ("no-harvest", "smartharvest")]
+    for name, more in (("a", []), ("b", [r | {"seconds": 9.0} for r in rows if r["policy"] == "fixed-buffer-16"])):
+        facts, html = report(tmp_path / name, [*few, *more])
+        (claim,) = facts["claims"]
+        assert (claim["holds"], claim["ours"]) == (None, "+3.0 % and 4.00 cores; no fixed buffer was run")
+        assert "keeps both" not in html
+    facts, _ = report(tmp_path / "c", [r for r in rows if r["policy"] != "fixed-buffer-17"])
+    assert facts["claims"][0]["ours"].endswith("no fixed buffer that was run keeps both")
+    facts, html = report(tmp_path / "d", [r for r in rows if r["policy"] in ("no-harvest", "fixed-buffer-16")])
+    assert facts["claims"] == []
+    assert "no fixed buffer of 16 cores keeps P99 in its case" in html
+
+
 def test_missing_experiments_are_one_line(out: Path, tmp_path: Path) -> None:
     """Two experiments make a page; the others are named."""
     made = harvest_report.run([out], tmp_path / "report")

@@ -11,10 +11,13 @@ import numpy as np
 
 from pipelines.pages.eval_stats import Estimate, over_seeds
 from pipelines.pages.harvest_published import ALLOWED, PUBLISHED, Published
-from pipelines.pages.harvest_rows import BASE, PRIMARIES, WORLDS, Folder, Row
+from pipelines.pages.harvest_rows import BASE, MOVER, OWN_MOVERS, PRIMARIES, WORLDS, Folder, Row
 
 # of the paper, in its order
 EXPERIMENTS = ("t1", "f4", "f5", "f6", "t2", "f7", "f8", "f9", "f10", "f11", "f13", "f14", "f15")
+# why a published number has none of ours beside it
+NOT_RUN, OTHER_MOVER = "not run", "run with another way to move cores alone"
+NO_BASE = "no run without harvesting"
 # a P99 below is that of no request
 _LEAST_US = 1e-3
 _BUFFER = re.compile(r"fixed-buffer-(\d+)")
@@ -226,7 +229,7 @@ def _summed(cells: Sequence[Cell]) -> Estimate:
 
 def case_name(c: Cell) -> str:
     """A case as tables have it: its experiment and its name, and how cores move where that is not by cpugroups."""
-    mover = "" if c.mover == "cpugroups" or c.mover in c.case else f", {c.mover}"
+    mover = "" if c.mover == MOVER or c.mover in c.case else f", {c.mover}"
     return f"{c.experiment}: {c.case}{mover}"
 
 
@@ -270,7 +273,7 @@ def _group(key: tuple[Any, ...], cases: Sequence[Sequence[Cell]]) -> Group:
     fixed = [s for p, s in sums.items() if buffer_of(p) is not None and s.kept == s.cases]
     experiments = ", ".join(dict.fromkeys(case[0].experiment for case in cases))
     said = {1: "one VM", 2: "two VMs"}.get(vms, f"{vms} VMs")
-    name = f"{said} ({experiments}{'' if mover == 'cpugroups' else f', {mover}'})"
+    name = f"{said} ({experiments}{'' if mover == MOVER else f', {mover}'})"
     best = max(fixed, key=lambda s: s.lent.value, default=None)
     rest = [s for p, s in sums.items() if buffer_of(p) is None and p != BASE]
     return Group(name, [case_name(case[0]) for case in cases], buffers, best, rest)
@@ -280,10 +283,20 @@ def find(cells: Iterable[Cell], experiment: str, case: str | None = None, policy
     return [c for c in cells if c.experiment == experiment and case in (None, c.case) and policy in (None, c.policy)]
 
 
+def as_paper(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells whose cores move as in the paper's experiment."""
+    return [c for c in cells if c.mover == MOVER or c.experiment in OWN_MOVERS]
+
+
 def least_buffer(cells: Iterable[Cell]) -> int | None:
-    """The smallest fixed buffer that keeps P99, as all larger ones do; None where the largest does not."""
+    """The smallest fixed buffer that keeps P99, as all larger ones do; None where the largest does not.
+
+    Buffers whose rise is not known count as not run.
+    """
     least = None
-    for buffer, kept in sorted(((b, c.kept) for c in cells if (b := buffer_of(c.policy)) is not None), reverse=True):
+    for buffer, kept in sorted(
+        ((b, c.kept) for c in cells if (b := buffer_of(c.policy)) is not None and c.kept is not None), reverse=True
+    ):
         if not kept:
             break
         least = buffer
@@ -293,26 +306,39 @@ def least_buffer(cells: Iterable[Cell]) -> int | None:
 def beside(p: Published, cells: Sequence[Cell]) -> dict[str, Any]:
     """A published number with ours: `holds` is None of a measured figure, or where ours is not known; why, in words."""
     row: dict[str, Any] = {**asdict(p), "ours": None, "ratio": None, "holds": None, "sure": False, "why": ""}
-    of = find(cells, p.experiment, p.case)
+    ran = [c for c in find(cells, p.experiment, p.case) if _is_of(p, c)]
+    of = as_paper(ran)
     if not of:
-        return row | {"why": "not run"}
+        return row | {"why": OTHER_MOVER if ran else NOT_RUN}
     if p.metric == "least_buffer":
-        found = least_buffer(of)
-        if found is None:
-            return row | {"why": "no fixed buffer keeps P99" if any(buffer_of(c.policy) for c in of) else "not run"}
-        return row | {"ours": Estimate(found, None, None, 0).as_json(), "ratio": found / p.value}
-    cell = next((c for c in of if (c.policy, c.variant) == (p.policy, p.variant)), None)
-    if cell is None:
-        return row | {"why": "not run"}
-    e = _figure(p, cell)
+        return row | _least(p, [c for c in of if c.kept is not None])
+    e = _figure(p, of[0])
     if e is None:
-        return row | {"why": "no run without harvesting"}
+        return row | {"why": NO_BASE}
     row["ours"] = e.as_json()
     if p.relation == "is":
         return row | {"ratio": e.value / p.value if p.value else None}
     holds = _holds(p, e.value)
     ends = [x for x in (e.low, e.high) if x is not None]
     return row | {"holds": holds, "sure": len(ends) == 2 and _all_say(p, e, holds=holds)}
+
+
+def _is_of(p: Published, c: Cell) -> bool:
+    if p.metric == "least_buffer":
+        return buffer_of(c.policy) is not None
+    return (c.policy, c.variant) == (p.policy, p.variant)
+
+
+def _least(p: Published, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Of fixed buffers whose rise is known."""
+    if not cells:
+        return {"why": NO_BASE}
+    found = least_buffer(cells)
+    if found is None:
+        return {"why": "none that was run keeps P99"}
+    if found > 1 and found == min(buffer_of(c.policy) or 0 for c in cells):
+        return {"why": f"at most {found}: no smaller one was run"}
+    return {"ours": Estimate(found, None, None, 0).as_json(), "ratio": found / p.value}
 
 
 def _all_say(p: Published, e: Estimate, *, holds: bool) -> bool:
@@ -380,19 +406,20 @@ def gather(folders: Sequence[Folder]) -> tuple[dict[str, Any], list[Cell]]:
         "groups": [asdict(g) for g in groups_of(cells)],
         "published": [beside(p, cells) for p in PUBLISHED],
         "claims": [asdict(c) for c in claims(cells)],
+        "other_mover": [e for e in EXPERIMENTS if e in there and not find(as_paper(cells), e)],
     }
     return facts, cells
 
 
 def claims(cells: Sequence[Cell]) -> list[Claim]:
-    """What the paper says in words of figures without printed numbers; of experiments that were run."""
-    found = [*_square_wave(cells), *_two_kinds(cells), *_safeguards(cells), *_costs(cells), *_movers(cells)]
-    return found
+    """What the paper says in words of figures without printed numbers; of experiments that were run as there."""
+    of = as_paper(cells)
+    return [*_square_wave(of), *_two_kinds(of), *_safeguards(of), *_costs(of), *_movers(of)]
 
 
 def _of(cells: Sequence[Cell], experiment: str, policy: str, variant: str = "") -> dict[str, Cell]:
-    """By case: the cell of a policy."""
-    return {c.case: c for c in find(cells, experiment, policy=policy) if c.variant == variant and c.worst is not None}
+    """By case: the cell of a policy whose rise is known."""
+    return {c.case: c for c in find(cells, experiment, policy=policy) if c.variant == variant and c.kept is not None}
 
 
 def _rise_pct(c: Cell) -> str:
@@ -421,14 +448,16 @@ def _value(c: Cell) -> float:
 def _two_kinds(cells: Sequence[Cell]) -> list[Claim]:
     found = []
     for c in _of(cells, "f9", "smartharvest").values():
-        fixed = [b for b in find(cells, "f9", c.case) if buffer_of(b.policy) is not None and b.kept]
-        best = max(fixed, key=lambda b: b.cores_lent.value, default=None)
-        most = (
-            "no fixed buffer keeps both" if best is None else f"{best.policy} keeps both with {best.cores_lent.value:.2f} cores"
-        )
+        fixed = [b for b in find(cells, "f9", c.case) if buffer_of(b.policy) is not None and b.kept is not None]
+        best = max((b for b in fixed if b.kept), key=lambda b: b.cores_lent.value, default=None)
+        if best is not None:
+            most = f"{best.policy} keeps both with {best.cores_lent.value:.2f} cores"
+        else:
+            most = "no fixed buffer that was run keeps both" if fixed else "no fixed buffer was run"
         ours = f"{_rise_pct(c)} and {c.cores_lent.value:.2f} cores; {most}"
         beats = best is None or best.cores_lent.value <= c.cores_lent.value
-        found.append(Claim("f9", "SmartHarvest keeps P99 of both VMs; no one buffer suits both", ours, bool(c.kept) and beats))
+        holds = bool(c.kept) and beats if fixed else None
+        found.append(Claim("f9", "SmartHarvest keeps P99 of both VMs; no one buffer suits both", ours, holds))
     return found
 
 
