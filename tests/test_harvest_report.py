@@ -71,7 +71,7 @@ def small(seeds: int = 2) -> list[Row]:
     rows = [row("t1", "memcached", "no-harvest", s) for s in range(1, seeds + 1)]
     for mover in ("cpugroups", "interrupts"):
         for way in ("to the job", "back"):
-            times = {"mover": mover, "workload": "none", "mean_us": 90.0, "p99_us": 5000.0, "cores_busy": 0.0}
+            times: Row = {"mover": mover, "workload": "none", "mean_us": 90.0, "p99_us": 5000.0, "cores_busy": 0.0}
             rows += [row("f14", mover, way, s, **times) for s in range(1, seeds + 1)]
     return rows
 
@@ -180,11 +180,46 @@ def test_a_case_is_kept_where_all_its_vms_and_loads_are(drawn: tuple[str, dict[s
     kept = {(c["experiment"], c["policy"]): c["kept"] for c in facts["cells"] if c["experiment"] in ("t2", "f8")}
     assert (kept["t2", "smartharvest"], kept["f8", "fixed-buffer-16"], kept["f8", "fixed-buffer-17"]) == (False, False, True)
     by = {p["policy"]: p for p in facts["policies"]}
-    # F5's four, F6, T2 (not kept), F7, F8, F9 and F15's two; settings that an experiment compares stay out
-    assert (by["smartharvest"]["cases"], by["smartharvest"]["kept"]) == (11, 10)
+    # F5's four, T2 (not kept), F7, F8, F9 and F15's two; F6 is one of F5's; settings that an experiment compares stay out
+    assert (by["smartharvest"]["cases"], by["smartharvest"]["kept"]) == (10, 9)
     assert by["smartharvest"]["worst_case"] == "t2: memcached"
-    assert by["smartharvest"]["lent"]["value"] == pytest.approx(8 + 1.5 + 1.5 + 2 + 4 + 4 + 2 + 3)
+    assert by["smartharvest"]["lent"]["value"] == pytest.approx(8 + 1.5 + 2 + 4 + 4 + 2 + 3)
     assert by["smartharvest"]["lent_kept"]["value"] == pytest.approx(by["smartharvest"]["lent"]["value"] - 1.5)
+
+
+def test_a_case_of_several_experiments_counts_once(tmp_path: Path) -> None:
+    """F5's IndexServe is that of F6 and of F15 at 500 QPS; another length, way, load or setting is another case."""
+    rows: list[Row] = []
+    for experiment, case, more in (
+        ("f5", "indexserve", {}),
+        ("f6", "indexserve", {}),
+        ("f15", "indexserve at 500, cpugroups", {}),
+        ("f15", "indexserve at 500, interrupts", {"mover": "interrupts"}),
+        ("f15", "indexserve at 250, cpugroups", {"load_rps": 250.0}),
+        ("f7", "memcached", {"load_rps": 20_000.0}),
+        ("primaries", "memcached@20000", {"load_rps": 20_000.0, "workload": "memcached"}),
+    ):
+        rows += [
+            row(experiment, case, p, 1) | {"cores_lent": 1.0} | more for p in ("no-harvest", "smartharvest", "fixed-buffer-7")
+        ]
+    facts, html = report(tmp_path, rows)
+    sums = {p["policy"]: p for p in facts["policies"]}
+    assert {p: (s["cases"], s["lent"]["value"]) for p, s in sums.items()} == dict.fromkeys(sums, (5, 5.0))
+    assert len(facts["cells"]) == len(rows)
+    groups = {g["name"]: g["cases"] for g in facts["groups"]}
+    assert groups == {
+        "one VM (f5, f15, f7)": ["f5: indexserve", "f15: indexserve at 250, cpugroups", "f7: memcached"],
+        "one VM (f15, interrupts)": ["f15: indexserve at 500, interrupts"],
+        "one VM (primaries)": ["primaries: memcached@20000"],
+    }
+    assert "in common counts once" in html
+    first = [r for r in rows if r["experiment"] == "f5"]
+    for k, more in enumerate(({"seconds": 9.0}, {})):
+        again = [r | {"experiment": "f6"} | more for r in first]
+        settings = [] if more else [["guard.waits", [0.0]]]
+        outs = [write(tmp_path / f"a{k}", first), write(tmp_path / f"b{k}", again, settings=settings)]
+        made = harvest_report.run(outs, tmp_path / f"report{k}")
+        assert made["policies"]["smartharvest"] == {"cases": 2, "kept": 2, "lent": 2.0}
 
 
 def test_one_buffer_is_asked_for_all_cases(drawn: tuple[str, dict[str, Any]]) -> None:

@@ -18,6 +18,8 @@ EXPERIMENTS = ("t1", "f4", "f5", "f6", "t2", "f7", "f8", "f9", "f10", "f11", "f1
 # why a published number has none of ours beside it
 NOT_RUN, OTHER_MOVER = "not run", "run with another way to move cores alone"
 NO_BASE = "no run without harvesting"
+# rows have only the first of several loads
+_MOVING_LOADS = ("f7",)
 # a P99 below is that of no request
 _LEAST_US = 1e-3
 _BUFFER = re.compile(r"fixed-buffer-(\d+)")
@@ -60,6 +62,7 @@ class Cell:
     """One policy in one case. kept: whether the mean rise is within a tenth in every place; None where it is not known.
 
     sure: whether the intervals say the same. lent_by_seed: mean cores lent of each seed's run.
+    world: VMs, loads, way to move cores, lengths and settings; experiments that have it in common have a case in common.
     """
 
     experiment: str
@@ -80,6 +83,7 @@ class Cell:
     hdinsight: Estimate
     terasort: Estimate
     lent_by_seed: Mapping[int, float]
+    world: tuple[Any, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -94,16 +98,18 @@ class Cell:
         return f"{self.policy}, {self.variant}" if self.variant else self.policy
 
     def as_json(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if k != "lent_by_seed"}
+        return {k: v for k, v in asdict(self).items() if k not in ("lent_by_seed", "world")}
 
 
 def cells_of(folders: Sequence[Folder]) -> list[Cell]:
     """In the order of the rows."""
-    rows = [r for f in folders for r in f.rows]
     by: dict[tuple[str, ...], list[Row]] = {}
-    for r in rows:
-        by.setdefault(r.cell, []).append(r)
-    return [_cell(of, by.get((*key[:3], BASE, ""), [])) for key, of in by.items()]
+    settings: dict[tuple[str, ...], str] = {}
+    for f in folders:
+        for r in f.rows:
+            by.setdefault(r.cell, []).append(r)
+            settings[r.cell] = f.settings
+    return [_cell(of, by.get((*key[:3], BASE, ""), []), settings[key]) for key, of in by.items()]
 
 
 def _mean(values: Sequence[float], *, signed: bool = False) -> Estimate:
@@ -113,7 +119,14 @@ def _mean(values: Sequence[float], *, signed: bool = False) -> Estimate:
     return found
 
 
-def _cell(rows: Sequence[Row], base: Sequence[Row]) -> Cell:
+def _world(rows: Sequence[Row], settings: str) -> tuple[Any, ...]:
+    """Loads that change within a stage are not in its rows: such an experiment is like no other."""
+    first = rows[0]
+    where = sorted({(r.stage, r.vm, r.workload, r.load_rps, r.seconds) for r in rows})
+    return (first.mover, settings, first.experiment if first.experiment in _MOVING_LOADS else "", *where)
+
+
+def _cell(rows: Sequence[Row], base: Sequence[Row], settings: str) -> Cell:
     first = rows[0]
     # a run of another length is of other requests
     of_base = {(b.stage, b.vm, b.seed, b.seconds): b.p99_us for b in base}
@@ -170,6 +183,7 @@ def _cell(rows: Sequence[Row], base: Sequence[Row]) -> Cell:
         over("hdinsight"),
         over("terasort"),
         lent,
+        _world(rows, settings),
     )
 
 
@@ -238,6 +252,14 @@ def judged(cells: Iterable[Cell]) -> list[Cell]:
     return [c for c in cells if not c.variant and c.kept is not None]
 
 
+def once(cells: Iterable[Cell]) -> list[Cell]:
+    """Those that count in sums: a policy in a case that several experiments have counts as in the first of them."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    for c in cells:
+        found.setdefault((c.policy, c.world), c)
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class Group:
     """Cases in which the same fixed buffers were run, so that one buffer can be asked for all of them."""
@@ -250,7 +272,7 @@ class Group:
 
 
 def groups_of(cells: Sequence[Cell]) -> list[Group]:
-    """Cases by what fixed buffers they have, their number of VMs, and how cores move."""
+    """Cases by what fixed buffers they have, their number of VMs, and how cores move; the same case once in each."""
     cases: dict[tuple[str, str, str], list[Cell]] = {}
     for c in judged(cells):
         cases.setdefault(c.key, []).append(c)
@@ -259,7 +281,9 @@ def groups_of(cells: Sequence[Cell]) -> list[Group]:
         buffers = tuple(sorted(b for c in of if (b := buffer_of(c.policy)) is not None))
         if buffers:
             kind = of[0].experiment if of[0].experiment in (PRIMARIES, WORLDS) else ""
-            by.setdefault((buffers, of[0].vms, of[0].mover, kind), []).append(of)
+            group = by.setdefault((buffers, of[0].vms, of[0].mover, kind), [])
+            if not any({c.world for c in case} == {c.world for c in of} for case in group):
+                group.append(of)
     return [_group(key, of) for key, of in by.items()]
 
 
@@ -390,7 +414,7 @@ def gather(folders: Sequence[Folder]) -> tuple[dict[str, Any], list[Cell]]:
     """All numbers as JSON has them, and the cells that figures are drawn from."""
     cells = cells_of(folders)
     of: dict[str, list[Cell]] = {}
-    for c in judged(cells):
+    for c in once(judged(cells)):
         of.setdefault(c.policy, []).append(c)
     there = {c.experiment for c in cells}
     made_from = [

@@ -199,7 +199,8 @@ def _short(facts: Facts) -> Section:
         section.blocks += [Heading("All cases"), _sums(facts["policies"])]
         said = "A case is one setting of VMs and loads. Its P99 is kept where the mean rise of every VM and load is 10 % at most."
         more = "“Sure”: the 95 % intervals say the same. Policies with more cases have larger sums."
-        section.blocks.append(Text(f"{said} {more}", "note"))
+        same = "A case that several experiments have in common counts once, under the first of them."
+        section.blocks.append(Text(f"{said} {same} {more}", "note"))
     if facts["not_run"]:
         section.blocks.append(Text(f"Not run, so not on this page: {', '.join(_TITLES[e] for e in facts['not_run'])}."))
     return section
