@@ -329,7 +329,7 @@ def least_buffer(cells: Iterable[Cell]) -> int | None:
 
 def beside(p: Published, cells: Sequence[Cell]) -> dict[str, Any]:
     """A published number with ours: `holds` is None of a measured figure, or where ours is not known; why, in words."""
-    row: dict[str, Any] = {**asdict(p), "ours": None, "ratio": None, "holds": None, "sure": False, "why": ""}
+    row: dict[str, Any] = {**asdict(p), "fitted": p.fitted, "ours": None, "ratio": None, "holds": None, "sure": False, "why": ""}
     ran = [c for c in find(cells, p.experiment, p.case) if _is_of(p, c)]
     of = as_paper(ran)
     if not of:

@@ -280,14 +280,14 @@ def _published(facts: Facts) -> Section:
     section.blocks.append(
         Text(
             "Every number that the paper prints in its text and tables. Its figures have no printed numbers: what its text says "
-            "of them stands in the second table. The paper measured a server; these VMs are virtual and were fitted to part of "
-            "these numbers (docs/virtual-server-validation.md says which)."
+            "of them stands in the second table. The paper measured a server, and these VMs are virtual. “Fitted”: a "
+            "parameter of theirs was set with this number in view (docs/virtual-server-validation.md), so ours is no prediction."
         )
     )
     there = [p for p in facts["published"] if p["why"] not in (NOT_RUN, OTHER_MOVER)]
     if there:
         heads = [Column("from"), Column("case"), Column("policy"), Column("figure")]
-        heads += [Column("published", True), Column("ours", True), Column("ours / published")]
+        heads += [Column("published", True), Column("ours", True), Column("ours / published"), Column("fitted")]
         section.blocks.append(Table(heads, [_beside(p) for p in there]))
     missing = [p for p in facts["published"] if p["why"] == NOT_RUN]
     if missing:
@@ -319,7 +319,7 @@ def _beside(p: Facts) -> list[Any]:
     if p["holds"] is not None:
         verdict = badge(p["holds"], "holds" if p["holds"] else "does not hold", "sure" if p["sure"] else "")
     place = f"{_TITLES[p['experiment']]}, {p['place']}" if not p["place"].startswith("Table") else p["place"]
-    return [place, case, policy, _METRICS[p["metric"]], f"{value} {p['unit']}", ours, verdict]
+    return [place, case, policy, _METRICS[p["metric"]], f"{value} {p['unit']}", ours, verdict, "yes" if p["fitted"] else ""]
 
 
 def _ours(e: Mapping[str, Any], metric: str, unit: str) -> Any:
