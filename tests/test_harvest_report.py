@@ -71,7 +71,7 @@ def small(seeds: int = 2) -> list[Row]:
     rows = [row("t1", "memcached", "no-harvest", s) for s in range(1, seeds + 1)]
     for mover in ("cpugroups", "interrupts"):
         for way in ("to the job", "back"):
-            times = {"mover": mover, "workload": "none", "mean_us": 90.0, "p99_us": 5000.0, "cores_busy": 0.0}
+            times: Row = {"mover": mover, "workload": "none", "mean_us": 90.0, "p99_us": 5000.0, "cores_busy": 0.0}
             rows += [row("f14", mover, way, s, **times) for s in range(1, seeds + 1)]
     return rows
 
@@ -180,11 +180,46 @@ def test_a_case_is_kept_where_all_its_vms_and_loads_are(drawn: tuple[str, dict[s
     kept = {(c["experiment"], c["policy"]): c["kept"] for c in facts["cells"] if c["experiment"] in ("t2", "f8")}
     assert (kept["t2", "smartharvest"], kept["f8", "fixed-buffer-16"], kept["f8", "fixed-buffer-17"]) == (False, False, True)
     by = {p["policy"]: p for p in facts["policies"]}
-    # F5's four, F6, T2 (not kept), F7, F8, F9 and F15's two; settings that an experiment compares stay out
-    assert (by["smartharvest"]["cases"], by["smartharvest"]["kept"]) == (11, 10)
+    # F5's four, T2 (not kept), F7, F8, F9 and F15's two; F6 is one of F5's; settings that an experiment compares stay out
+    assert (by["smartharvest"]["cases"], by["smartharvest"]["kept"]) == (10, 9)
     assert by["smartharvest"]["worst_case"] == "t2: memcached"
-    assert by["smartharvest"]["lent"]["value"] == pytest.approx(8 + 1.5 + 1.5 + 2 + 4 + 4 + 2 + 3)
+    assert by["smartharvest"]["lent"]["value"] == pytest.approx(8 + 1.5 + 2 + 4 + 4 + 2 + 3)
     assert by["smartharvest"]["lent_kept"]["value"] == pytest.approx(by["smartharvest"]["lent"]["value"] - 1.5)
+
+
+def test_a_case_of_several_experiments_counts_once(tmp_path: Path) -> None:
+    """F5's IndexServe is that of F6 and of F15 at 500 QPS; another length, way, load or setting is another case."""
+    rows: list[Row] = []
+    for experiment, case, more in (
+        ("f5", "indexserve", {}),
+        ("f6", "indexserve", {}),
+        ("f15", "indexserve at 500, cpugroups", {}),
+        ("f15", "indexserve at 500, interrupts", {"mover": "interrupts"}),
+        ("f15", "indexserve at 250, cpugroups", {"load_rps": 250.0}),
+        ("f7", "memcached", {"load_rps": 20_000.0}),
+        ("primaries", "memcached@20000", {"load_rps": 20_000.0, "workload": "memcached"}),
+    ):
+        rows += [
+            row(experiment, case, p, 1) | {"cores_lent": 1.0} | more for p in ("no-harvest", "smartharvest", "fixed-buffer-7")
+        ]
+    facts, html = report(tmp_path, rows)
+    sums = {p["policy"]: p for p in facts["policies"]}
+    assert {p: (s["cases"], s["lent"]["value"]) for p, s in sums.items()} == dict.fromkeys(sums, (5, 5.0))
+    assert len(facts["cells"]) == len(rows)
+    groups = {g["name"]: g["cases"] for g in facts["groups"]}
+    assert groups == {
+        "one VM (f5, f15, f7)": ["f5: indexserve", "f15: indexserve at 250, cpugroups", "f7: memcached"],
+        "one VM (f15, interrupts)": ["f15: indexserve at 500, interrupts"],
+        "one VM (primaries)": ["primaries: memcached@20000"],
+    }
+    assert "in common counts once" in html
+    first = [r for r in rows if r["experiment"] == "f5"]
+    for k, more in enumerate(({"seconds": 9.0}, {})):
+        again = [r | {"experiment": "f6"} | more for r in first]
+        settings = [] if more else [["guard.waits", [0.0]]]
+        outs = [write(tmp_path / f"a{k}", first), write(tmp_path / f"b{k}", again, settings=settings)]
+        made = harvest_report.run(outs, tmp_path / f"report{k}")
+        assert made["policies"]["smartharvest"] == {"cases": 2, "kept": 2, "lent": 2.0}
 
 
 def test_one_buffer_is_asked_for_all_cases(drawn: tuple[str, dict[str, Any]]) -> None:
@@ -224,6 +259,33 @@ def test_every_published_number_stands_beside_ours(drawn: tuple[str, dict[str, A
     assert "does not hold" in html
 
 
+def test_what_was_fitted_is_marked(drawn: tuple[str, dict[str, Any]]) -> None:
+    """As the record of the model's validation has it, fact by fact."""
+    html, facts = drawn
+    record = (ROOT / "docs/virtual-server-validation.md").read_text("utf-8")
+    of = [
+        f"| {kind} | SmartHarvest {where}" for where in ("Table 1", "Table 2", "Fig. 4", "Sec. 5.4") for kind in ("fit", "pred")
+    ]
+    # Table 2 has 23 numbers: the record has all but the learner's four
+    assert [record.count(x) for x in of] == [8, 0, 19, 0, 1, 0, 0, 2]
+    by = {e: [p["fitted"] for p in facts["published"] if p["experiment"] == e] for e in ("t1", "t2", "f4", "f8", "f11", "f14")}
+    assert [(sum(x), len(x)) for x in by.values()] == [(8, 8), (19, 23), (1, 1), (0, 2), (0, 2), (6, 6)]
+    fitted = [(p["case"], p["policy"], p["metric"]) for p in facts["published"] if p["experiment"] == "f5" and p["fitted"]]
+    assert fitted == [
+        ("moses", "prev-peak", "rise_pct"),
+        ("img-dnn", "prev-peak", "rise_pct"),
+        ("indexserve", "fixed-buffer-4", "rise_pct"),
+        ("memcached", "fixed buffers", "least_buffer"),
+    ]
+    for metric, name in (
+        ("a fixed buffer of 7", "fit"),
+        ("a fixed buffer of 4", "fit"),
+        ("mean cores harvested with it", "pred"),
+    ):
+        assert re.search(rf"\| {name} \| SmartHarvest Sec. 5.3, Fig. 5 \| \w+: {metric}", record)
+    assert "fitted</th>" in html
+
+
 def test_what_the_paper_says_in_words_is_looked_up(drawn: tuple[str, dict[str, Any]]) -> None:
     """Claims on figures without printed numbers."""
     _, facts = drawn
@@ -239,6 +301,81 @@ def test_the_smallest_buffer_is_one_above_which_all_keep() -> None:
     rows = [harvest_rows.Row(**{name: r[name] for name in harvest_rows._KINDS}) for r in folder_rows]
     folder = harvest_rows.Folder("h", "0", "2", "a", ["f5"], [], [], [], None, None, 1, "", "", rows)
     assert harvest_facts.least_buffer(harvest_facts.cells_of([folder])) == 6
+
+
+def report(out: Path, rows: Iterable[Row]) -> tuple[dict[str, Any], str]:
+    """Numbers and page of rows."""
+    made = harvest_report.run([write(out / "h", rows)], out / "report")
+    return json.loads(Path(made["json"]).read_bytes()), Path(made["page"]).read_text("utf-8")
+
+
+def with_interrupts(rows: Iterable[Row]) -> list[Row]:
+    """The same cases in another way, with figures of their own."""
+    return [r | {"mover": "interrupts", "cores_lent": 9.0, "p99_us": 2 * r["p99_us"]} for r in rows]
+
+
+def test_the_papers_numbers_are_of_cpugroups(tmp_path: Path, drawn: tuple[str, dict[str, Any]]) -> None:
+    """Rows with interrupts come first and change nothing beside them; their figures have headings of their own."""
+    rows = [r for r in everything() if r["experiment"] not in ("f14", "f15")]
+    facts, html = report(tmp_path, [*with_interrupts(rows), *rows])
+    own = ("f14", "f15")
+    for key in ("published", "claims"):
+        assert [p for p in facts[key] if p["experiment"] not in own] == [p for p in drawn[1][key] if p["experiment"] not in own]
+    assert facts["other_mover"] == []
+    heads = [h for h in re.findall(r"<h3>([^<]+)", html) if h.startswith(("Table", "Fig"))]
+    assert len(heads) == 2 * 11
+    assert sum(h.endswith(", interrupts") for h in heads) == 11
+    assert html.count("in another way alone") == 0
+
+
+def test_interrupts_alone_stand_beside_no_number(tmp_path: Path) -> None:
+    """One line says so, also of figures without printed numbers, and of one policy; figures there are."""
+    smart = [r for r in everything() if (r["experiment"], r["policy"]) == ("f5", "no-harvest")]
+    rows = [r for r in everything() if r["experiment"] in ("f5", "f6", "t2", "f7", "f9")]
+    facts, html = report(tmp_path, [*with_interrupts(rows), *smart])
+    assert (facts["claims"], facts["other_mover"]) == ([], ["f6", "t2", "f7", "f9"])
+    assert {p["why"] for p in facts["published"] if p["experiment"] in ("f6", "t2")} == {
+        "run with another way to move cores alone",
+        "not run",
+    }
+    assert [p for p in facts["published"] if p["ours"]] == []
+    said = "what was run in another way alone is not beside them (Fig. 5, Fig. 6, Table 2, Fig. 7, Fig. 9)."
+    assert html.count(said) == 1
+    assert "printed in the paper" not in html
+    assert "behind the stroke" not in html
+    assert "Fig. 7: a square wave, interrupts" in html
+
+
+def test_without_a_base_no_buffer_is_judged(tmp_path: Path) -> None:
+    """A rise that is not known is no rise above a tenth; nor is a size that was not run."""
+    alone = [row("f5", "memcached", "fixed-buffer-7", 1)]
+    base = row("f5", "memcached", "no-harvest", 1)
+    for name, rows, why in (
+        ("a", alone, "no run without harvesting"),
+        ("b", [base], "not run"),
+        ("c", [*alone, base], "at most 7: no smaller one was run"),
+        ("d", [row("f5", "memcached", "fixed-buffer-7", 1, 0.5), base], "none that was run keeps P99"),
+    ):
+        facts, html = report(tmp_path / name, rows)
+        found = published(facts, experiment="f5", metric="least_buffer")
+        assert (found["why"], found["ours"], found["ratio"]) == (why, None, None)
+        assert (why in html) == (name != "b")
+
+
+def test_a_pair_without_fixed_buffers_claims_none(tmp_path: Path) -> None:
+    """Whether one buffer suits both is not known where none was run, or none with a base."""
+    rows = [r for r in everything() if r["experiment"] == "f9"]
+    few = [r for r in rows if r["policy"] in ("no-harvest", "smartharvest")]
+    for name, more in (("a", []), ("b", [r | {"seconds": 9.0} for r in rows if r["policy"] == "fixed-buffer-16"])):
+        facts, html = report(tmp_path / name, [*few, *more])
+        (claim,) = facts["claims"]
+        assert (claim["holds"], claim["ours"]) == (None, "+3.0 % and 4.00 cores; no fixed buffer was run")
+        assert "keeps both" not in html
+    facts, _ = report(tmp_path / "c", [r for r in rows if r["policy"] != "fixed-buffer-17"])
+    assert facts["claims"][0]["ours"].endswith("no fixed buffer that was run keeps both")
+    facts, html = report(tmp_path / "d", [r for r in rows if r["policy"] in ("no-harvest", "fixed-buffer-16")])
+    assert facts["claims"] == []
+    assert "no fixed buffer of 16 cores keeps P99 in its case" in html
 
 
 def test_missing_experiments_are_one_line(out: Path, tmp_path: Path) -> None:

@@ -11,10 +11,15 @@ import numpy as np
 
 from pipelines.pages.eval_stats import Estimate, over_seeds
 from pipelines.pages.harvest_published import ALLOWED, PUBLISHED, Published
-from pipelines.pages.harvest_rows import BASE, PRIMARIES, WORLDS, Folder, Row
+from pipelines.pages.harvest_rows import BASE, MOVER, OWN_MOVERS, PRIMARIES, WORLDS, Folder, Row
 
 # of the paper, in its order
 EXPERIMENTS = ("t1", "f4", "f5", "f6", "t2", "f7", "f8", "f9", "f10", "f11", "f13", "f14", "f15")
+# why a published number has none of ours beside it
+NOT_RUN, OTHER_MOVER = "not run", "run with another way to move cores alone"
+NO_BASE = "no run without harvesting"
+# rows have only the first of several loads
+_MOVING_LOADS = ("f7",)
 # a P99 below is that of no request
 _LEAST_US = 1e-3
 _BUFFER = re.compile(r"fixed-buffer-(\d+)")
@@ -57,6 +62,7 @@ class Cell:
     """One policy in one case. kept: whether the mean rise is within a tenth in every place; None where it is not known.
 
     sure: whether the intervals say the same. lent_by_seed: mean cores lent of each seed's run.
+    world: VMs, loads, way to move cores, lengths and settings; experiments that have it in common have a case in common.
     """
 
     experiment: str
@@ -77,6 +83,7 @@ class Cell:
     hdinsight: Estimate
     terasort: Estimate
     lent_by_seed: Mapping[int, float]
+    world: tuple[Any, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -91,16 +98,18 @@ class Cell:
         return f"{self.policy}, {self.variant}" if self.variant else self.policy
 
     def as_json(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if k != "lent_by_seed"}
+        return {k: v for k, v in asdict(self).items() if k not in ("lent_by_seed", "world")}
 
 
 def cells_of(folders: Sequence[Folder]) -> list[Cell]:
     """In the order of the rows."""
-    rows = [r for f in folders for r in f.rows]
     by: dict[tuple[str, ...], list[Row]] = {}
-    for r in rows:
-        by.setdefault(r.cell, []).append(r)
-    return [_cell(of, by.get((*key[:3], BASE, ""), [])) for key, of in by.items()]
+    settings: dict[tuple[str, ...], str] = {}
+    for f in folders:
+        for r in f.rows:
+            by.setdefault(r.cell, []).append(r)
+            settings[r.cell] = f.settings
+    return [_cell(of, by.get((*key[:3], BASE, ""), []), settings[key]) for key, of in by.items()]
 
 
 def _mean(values: Sequence[float], *, signed: bool = False) -> Estimate:
@@ -110,7 +119,14 @@ def _mean(values: Sequence[float], *, signed: bool = False) -> Estimate:
     return found
 
 
-def _cell(rows: Sequence[Row], base: Sequence[Row]) -> Cell:
+def _world(rows: Sequence[Row], settings: str) -> tuple[Any, ...]:
+    """Loads that change within a stage are not in its rows: such an experiment is like no other."""
+    first = rows[0]
+    where = sorted({(r.stage, r.vm, r.workload, r.load_rps, r.seconds) for r in rows})
+    return (first.mover, settings, first.experiment if first.experiment in _MOVING_LOADS else "", *where)
+
+
+def _cell(rows: Sequence[Row], base: Sequence[Row], settings: str) -> Cell:
     first = rows[0]
     # a run of another length is of other requests
     of_base = {(b.stage, b.vm, b.seed, b.seconds): b.p99_us for b in base}
@@ -167,6 +183,7 @@ def _cell(rows: Sequence[Row], base: Sequence[Row]) -> Cell:
         over("hdinsight"),
         over("terasort"),
         lent,
+        _world(rows, settings),
     )
 
 
@@ -226,13 +243,21 @@ def _summed(cells: Sequence[Cell]) -> Estimate:
 
 def case_name(c: Cell) -> str:
     """A case as tables have it: its experiment and its name, and how cores move where that is not by cpugroups."""
-    mover = "" if c.mover == "cpugroups" or c.mover in c.case else f", {c.mover}"
+    mover = "" if c.mover == MOVER or c.mover in c.case else f", {c.mover}"
     return f"{c.experiment}: {c.case}{mover}"
 
 
 def judged(cells: Iterable[Cell]) -> list[Cell]:
     """Those that count over all cases: settings as given, and a known rise."""
     return [c for c in cells if not c.variant and c.kept is not None]
+
+
+def once(cells: Iterable[Cell]) -> list[Cell]:
+    """Those that count in sums: a policy in a case that several experiments have counts as in the first of them."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    for c in cells:
+        found.setdefault((c.policy, c.world), c)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -247,7 +272,7 @@ class Group:
 
 
 def groups_of(cells: Sequence[Cell]) -> list[Group]:
-    """Cases by what fixed buffers they have, their number of VMs, and how cores move."""
+    """Cases by what fixed buffers they have, their number of VMs, and how cores move; the same case once in each."""
     cases: dict[tuple[str, str, str], list[Cell]] = {}
     for c in judged(cells):
         cases.setdefault(c.key, []).append(c)
@@ -256,7 +281,9 @@ def groups_of(cells: Sequence[Cell]) -> list[Group]:
         buffers = tuple(sorted(b for c in of if (b := buffer_of(c.policy)) is not None))
         if buffers:
             kind = of[0].experiment if of[0].experiment in (PRIMARIES, WORLDS) else ""
-            by.setdefault((buffers, of[0].vms, of[0].mover, kind), []).append(of)
+            group = by.setdefault((buffers, of[0].vms, of[0].mover, kind), [])
+            if not any({c.world for c in case} == {c.world for c in of} for case in group):
+                group.append(of)
     return [_group(key, of) for key, of in by.items()]
 
 
@@ -270,7 +297,7 @@ def _group(key: tuple[Any, ...], cases: Sequence[Sequence[Cell]]) -> Group:
     fixed = [s for p, s in sums.items() if buffer_of(p) is not None and s.kept == s.cases]
     experiments = ", ".join(dict.fromkeys(case[0].experiment for case in cases))
     said = {1: "one VM", 2: "two VMs"}.get(vms, f"{vms} VMs")
-    name = f"{said} ({experiments}{'' if mover == 'cpugroups' else f', {mover}'})"
+    name = f"{said} ({experiments}{'' if mover == MOVER else f', {mover}'})"
     best = max(fixed, key=lambda s: s.lent.value, default=None)
     rest = [s for p, s in sums.items() if buffer_of(p) is None and p != BASE]
     return Group(name, [case_name(case[0]) for case in cases], buffers, best, rest)
@@ -280,10 +307,20 @@ def find(cells: Iterable[Cell], experiment: str, case: str | None = None, policy
     return [c for c in cells if c.experiment == experiment and case in (None, c.case) and policy in (None, c.policy)]
 
 
+def as_paper(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells whose cores move as in the paper's experiment."""
+    return [c for c in cells if c.mover == MOVER or c.experiment in OWN_MOVERS]
+
+
 def least_buffer(cells: Iterable[Cell]) -> int | None:
-    """The smallest fixed buffer that keeps P99, as all larger ones do; None where the largest does not."""
+    """The smallest fixed buffer that keeps P99, as all larger ones do; None where the largest does not.
+
+    Buffers whose rise is not known count as not run.
+    """
     least = None
-    for buffer, kept in sorted(((b, c.kept) for c in cells if (b := buffer_of(c.policy)) is not None), reverse=True):
+    for buffer, kept in sorted(
+        ((b, c.kept) for c in cells if (b := buffer_of(c.policy)) is not None and c.kept is not None), reverse=True
+    ):
         if not kept:
             break
         least = buffer
@@ -292,27 +329,40 @@ def least_buffer(cells: Iterable[Cell]) -> int | None:
 
 def beside(p: Published, cells: Sequence[Cell]) -> dict[str, Any]:
     """A published number with ours: `holds` is None of a measured figure, or where ours is not known; why, in words."""
-    row: dict[str, Any] = {**asdict(p), "ours": None, "ratio": None, "holds": None, "sure": False, "why": ""}
-    of = find(cells, p.experiment, p.case)
+    row: dict[str, Any] = {**asdict(p), "fitted": p.fitted, "ours": None, "ratio": None, "holds": None, "sure": False, "why": ""}
+    ran = [c for c in find(cells, p.experiment, p.case) if _is_of(p, c)]
+    of = as_paper(ran)
     if not of:
-        return row | {"why": "not run"}
+        return row | {"why": OTHER_MOVER if ran else NOT_RUN}
     if p.metric == "least_buffer":
-        found = least_buffer(of)
-        if found is None:
-            return row | {"why": "no fixed buffer keeps P99" if any(buffer_of(c.policy) for c in of) else "not run"}
-        return row | {"ours": Estimate(found, None, None, 0).as_json(), "ratio": found / p.value}
-    cell = next((c for c in of if (c.policy, c.variant) == (p.policy, p.variant)), None)
-    if cell is None:
-        return row | {"why": "not run"}
-    e = _figure(p, cell)
+        return row | _least(p, [c for c in of if c.kept is not None])
+    e = _figure(p, of[0])
     if e is None:
-        return row | {"why": "no run without harvesting"}
+        return row | {"why": NO_BASE}
     row["ours"] = e.as_json()
     if p.relation == "is":
         return row | {"ratio": e.value / p.value if p.value else None}
     holds = _holds(p, e.value)
     ends = [x for x in (e.low, e.high) if x is not None]
     return row | {"holds": holds, "sure": len(ends) == 2 and _all_say(p, e, holds=holds)}
+
+
+def _is_of(p: Published, c: Cell) -> bool:
+    if p.metric == "least_buffer":
+        return buffer_of(c.policy) is not None
+    return (c.policy, c.variant) == (p.policy, p.variant)
+
+
+def _least(p: Published, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Of fixed buffers whose rise is known."""
+    if not cells:
+        return {"why": NO_BASE}
+    found = least_buffer(cells)
+    if found is None:
+        return {"why": "none that was run keeps P99"}
+    if found > 1 and found == min(buffer_of(c.policy) or 0 for c in cells):
+        return {"why": f"at most {found}: no smaller one was run"}
+    return {"ours": Estimate(found, None, None, 0).as_json(), "ratio": found / p.value}
 
 
 def _all_say(p: Published, e: Estimate, *, holds: bool) -> bool:
@@ -364,7 +414,7 @@ def gather(folders: Sequence[Folder]) -> tuple[dict[str, Any], list[Cell]]:
     """All numbers as JSON has them, and the cells that figures are drawn from."""
     cells = cells_of(folders)
     of: dict[str, list[Cell]] = {}
-    for c in judged(cells):
+    for c in once(judged(cells)):
         of.setdefault(c.policy, []).append(c)
     there = {c.experiment for c in cells}
     made_from = [
@@ -380,19 +430,20 @@ def gather(folders: Sequence[Folder]) -> tuple[dict[str, Any], list[Cell]]:
         "groups": [asdict(g) for g in groups_of(cells)],
         "published": [beside(p, cells) for p in PUBLISHED],
         "claims": [asdict(c) for c in claims(cells)],
+        "other_mover": [e for e in EXPERIMENTS if e in there and not find(as_paper(cells), e)],
     }
     return facts, cells
 
 
 def claims(cells: Sequence[Cell]) -> list[Claim]:
-    """What the paper says in words of figures without printed numbers; of experiments that were run."""
-    found = [*_square_wave(cells), *_two_kinds(cells), *_safeguards(cells), *_costs(cells), *_movers(cells)]
-    return found
+    """What the paper says in words of figures without printed numbers; of experiments that were run as there."""
+    of = as_paper(cells)
+    return [*_square_wave(of), *_two_kinds(of), *_safeguards(of), *_costs(of), *_movers(of)]
 
 
 def _of(cells: Sequence[Cell], experiment: str, policy: str, variant: str = "") -> dict[str, Cell]:
-    """By case: the cell of a policy."""
-    return {c.case: c for c in find(cells, experiment, policy=policy) if c.variant == variant and c.worst is not None}
+    """By case: the cell of a policy whose rise is known."""
+    return {c.case: c for c in find(cells, experiment, policy=policy) if c.variant == variant and c.kept is not None}
 
 
 def _rise_pct(c: Cell) -> str:
@@ -421,14 +472,16 @@ def _value(c: Cell) -> float:
 def _two_kinds(cells: Sequence[Cell]) -> list[Claim]:
     found = []
     for c in _of(cells, "f9", "smartharvest").values():
-        fixed = [b for b in find(cells, "f9", c.case) if buffer_of(b.policy) is not None and b.kept]
-        best = max(fixed, key=lambda b: b.cores_lent.value, default=None)
-        most = (
-            "no fixed buffer keeps both" if best is None else f"{best.policy} keeps both with {best.cores_lent.value:.2f} cores"
-        )
+        fixed = [b for b in find(cells, "f9", c.case) if buffer_of(b.policy) is not None and b.kept is not None]
+        best = max((b for b in fixed if b.kept), key=lambda b: b.cores_lent.value, default=None)
+        if best is not None:
+            most = f"{best.policy} keeps both with {best.cores_lent.value:.2f} cores"
+        else:
+            most = "no fixed buffer that was run keeps both" if fixed else "no fixed buffer was run"
         ours = f"{_rise_pct(c)} and {c.cores_lent.value:.2f} cores; {most}"
         beats = best is None or best.cores_lent.value <= c.cores_lent.value
-        found.append(Claim("f9", "SmartHarvest keeps P99 of both VMs; no one buffer suits both", ours, bool(c.kept) and beats))
+        holds = bool(c.kept) and beats if fixed else None
+        found.append(Claim("f9", "SmartHarvest keeps P99 of both VMs; no one buffer suits both", ours, holds))
     return found
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from pipelines.pages import harvest_charts as charts
 from pipelines.pages.eval_page import Step, figure, untold
 from pipelines.pages.eval_stats import Estimate
-from pipelines.pages.harvest_facts import Cell, buffer_of, find, in_order, scaled
+from pipelines.pages.harvest_facts import NOT_RUN, OTHER_MOVER, Cell, buffer_of, find, in_order, scaled
 from pipelines.pages.harvest_published import PUBLISHED, Published
-from pipelines.pages.harvest_rows import BASE, PRIMARIES, WORLDS
+from pipelines.pages.harvest_rows import BASE, MOVER, OWN_MOVERS, PRIMARIES, WORLDS
 from pipelines.pages.page import (
     Callout,
     Column,
@@ -44,7 +44,7 @@ _METRICS = {
     "rise_pct": "rise of P99",
     "rise_us": "rise of P99",
     "cores_lent": "cores lent",
-    "least_buffer": "smallest that keeps P99",
+    "least_buffer": "smallest run that keeps P99",
     "hdinsight": "HDInsight's speed-up",
     "terasort": "TeraSort's speed-up",
 }
@@ -162,7 +162,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         more = (
             "The buffer is the one that lends most of those that keep P99 in every case."
             if best
-            else "No fixed buffer keeps P99 in every case."
+            else "No fixed buffer that was run keeps P99 in every case."
         )
         if rows:
             tiles.append(
@@ -199,7 +199,8 @@ def _short(facts: Facts) -> Section:
         section.blocks += [Heading("All cases"), _sums(facts["policies"])]
         said = "A case is one setting of VMs and loads. Its P99 is kept where the mean rise of every VM and load is 10 % at most."
         more = "“Sure”: the 95 % intervals say the same. Policies with more cases have larger sums."
-        section.blocks.append(Text(f"{said} {more}", "note"))
+        same = "A case that several experiments have in common counts once, under the first of them."
+        section.blocks.append(Text(f"{said} {same} {more}", "note"))
     if facts["not_run"]:
         section.blocks.append(Text(f"Not run, so not on this page: {', '.join(_TITLES[e] for e in facts['not_run'])}."))
     return section
@@ -221,9 +222,17 @@ def _beside_fixed(g: Facts) -> str:
     cases = "its case" if len(g["cases"]) == 1 else f"all {len(g['cases'])} cases"
     best = g["best"]
     if best is None:
-        return f"{head}no fixed buffer of {min(g['buffers'])} to {max(g['buffers'])} cores keeps P99 in {cases}{more}."
+        return f"{head}no fixed buffer of {_sizes(g['buffers'])} keeps P99 in {cases}{more}."
     most = f"that of {buffer_of(best['policy'])} lends most, {_cores(best['lent'])} cores in sum"
     return f"{head}of the fixed buffers that keep P99 in {cases}, {most}{more}."
+
+
+def _sizes(buffers: Sequence[int]) -> str:
+    """Those that were run: a range only where none is left out."""
+    low, high = min(buffers), max(buffers)
+    if low < high == low + len(buffers) - 1:
+        return f"{low} to {high} cores"
+    return f"{', '.join(map(str, sorted(buffers)))} core{'' if high == 1 else 's'}"
 
 
 def _but(s: Facts) -> str:
@@ -237,7 +246,7 @@ def _groups(groups: Sequence[Facts]) -> Table:
     for g in groups:
         best = g["best"]
         if best is None:
-            rows.append([g["name"], "fixed buffers", badge(False, "no size keeps all"), "–", "–", "–"])
+            rows.append([g["name"], "fixed buffers", badge(False, "none that was run keeps all"), "–", "–", "–"])
         for s in [*([best] if best else []), *g["sums"]]:
             share = f"{100 * s['lent']['value'] / best['lent']['value']:.0f} %" if best and best["lent"]["value"] > 0 else "–"
             cells = [g["name"], s["policy"], _kept_in(s), rise(s["worst"]), cores(s["lent"]), share]
@@ -271,19 +280,24 @@ def _published(facts: Facts) -> Section:
     section.blocks.append(
         Text(
             "Every number that the paper prints in its text and tables. Its figures have no printed numbers: what its text says "
-            "of them stands in the second table. The paper measured a server; these VMs are virtual and were fitted to part of "
-            "these numbers (docs/virtual-server-validation.md says which)."
+            "of them stands in the second table. The paper measured a server, and these VMs are virtual. “Fitted”: a "
+            "parameter of theirs was set with this number in view (docs/virtual-server-validation.md), so ours is no prediction."
         )
     )
-    there = [p for p in facts["published"] if p["why"] != "not run"]
+    there = [p for p in facts["published"] if p["why"] not in (NOT_RUN, OTHER_MOVER)]
     if there:
         heads = [Column("from"), Column("case"), Column("policy"), Column("figure")]
-        heads += [Column("published", True), Column("ours", True), Column("ours / published")]
+        heads += [Column("published", True), Column("ours", True), Column("ours / published"), Column("fitted")]
         section.blocks.append(Table(heads, [_beside(p) for p in there]))
-    missing = [p for p in facts["published"] if p["why"] == "not run"]
+    missing = [p for p in facts["published"] if p["why"] == NOT_RUN]
     if missing:
         by = ", ".join(dict.fromkeys(_TITLES[p["experiment"]] for p in missing))
         section.blocks.append(Text(f"{counted(len(missing), 'printed number')} without a run of ours ({by}).", "note"))
+    other = {*facts["other_mover"], *(p["experiment"] for p in facts["published"] if p["why"] == OTHER_MOVER)}
+    if other:
+        by = ", ".join(title for e, title in _TITLES.items() if e in other)
+        said = f"The paper's numbers are with {MOVER}: what was run in another way alone is not beside them ({by})."
+        section.blocks.append(Text(said, "note"))
     if facts["claims"]:
         heads = [Column("figure"), Column("the paper says"), Column("ours"), Column("so it is here")]
         rows = [[_TITLES[c["experiment"]], c["says"], c["ours"], badge(c["holds"], _yes(c["holds"]))] for c in facts["claims"]]
@@ -305,7 +319,7 @@ def _beside(p: Facts) -> list[Any]:
     if p["holds"] is not None:
         verdict = badge(p["holds"], "holds" if p["holds"] else "does not hold", "sure" if p["sure"] else "")
     place = f"{_TITLES[p['experiment']]}, {p['place']}" if not p["place"].startswith("Table") else p["place"]
-    return [place, case, policy, _METRICS[p["metric"]], f"{value} {p['unit']}", ours, verdict]
+    return [place, case, policy, _METRICS[p["metric"]], f"{value} {p['unit']}", ours, verdict, "yes" if p["fitted"] else ""]
 
 
 def _ours(e: Mapping[str, Any], metric: str, unit: str) -> Any:
@@ -377,9 +391,14 @@ def _where(c: Cell, stage: int, vm: int) -> str:
         more.append(f"{place.load_rps:,g} QPS")
     if c.vms > 1:
         more.append(f"VM {vm + 1} ({place.workload})")
-    if c.mover != "cpugroups" and c.mover not in c.case:
+    if c.mover != MOVER and c.mover not in c.case:
         more.append(c.mover)
     return ", ".join([c.case, *more])
+
+
+def _where_all(key: tuple[str, str, str]) -> str:
+    _, case, mover = key
+    return case if mover == MOVER else f"{case}, {mover}"
 
 
 def _cases(cells: Sequence[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
@@ -396,10 +415,20 @@ def _known(cells: Sequence[Cell]) -> list[Cell]:
     return [c for c in known if c.key in there]
 
 
+def _each_mover(cells: Sequence[Cell], blocks: Callable[[Sequence[Cell]], Sequence[Any]]) -> list[Any]:
+    """Figures of one way to move cores each; headings name a way that is not the paper's."""
+    found: list[Any] = []
+    for mover in sorted({c.mover for c in cells}, key=lambda m: (m != MOVER, m)):
+        of = blocks([c for c in cells if c.mover == mover and c.experiment not in OWN_MOVERS])
+        named = mover != MOVER
+        found += [Heading(f"{b.text}, {mover}") if named and isinstance(b, Heading) else b for b in of]
+    return found
+
+
 def _one_vm(cells: Sequence[Cell]) -> Section | None:
     section = Section("one-vm", "One VM", "One VM")
     for blocks in (_t1, _f4, _f5, _f6, _t2, _f7):
-        section.blocks += blocks(cells)
+        section.blocks += _each_mover(cells, blocks)
     return section if section.blocks else None
 
 
@@ -442,8 +471,8 @@ def _f5(cells: Sequence[Cell]) -> list[Any]:
     if not by:
         return []
     said = (
-        "SmartHarvest is to keep every P99 within 10 % with one setting. Each fixed buffer keeps some services' P99 and not "
-        "others', or lends little."
+        "SmartHarvest is to keep every P99 within 10 % with one setting. In the paper each fixed buffer keeps some services' P99 "
+        "and not others', or lends little."
     )
     rows = []
     for of in by.values():
@@ -467,7 +496,7 @@ def _f6(cells: Sequence[Cell]) -> list[Any]:
     of = [c for c in find(cells, "f6") if c.policy != BASE]
     if not of:
         return []
-    printed = {_SMART: (2.0, 3.0)}
+    printed = {_SMART: (2.0, 3.0)} if of[0].mover == MOVER else {}
     groups = {
         job: [
             charts.Bar(c.policy, charts.look_of(c.policy).colour, [getattr(c, of_job), _as_pct(c)], [printed.get(c.policy), None])
@@ -478,7 +507,8 @@ def _f6(cells: Sequence[Cell]) -> list[Any]:
     axes = [charts.Axis("speed-up over one core"), charts.Axis(_RISE, _LIMIT_PCT, form=_signed)]
     drawn = charts.bars(groups, axes, "IndexServe beside batch jobs")
     said = "Jobs beside IndexServe are to run 2 to 3 times as fast as on their own core, with P99 kept."
-    caption = "Red: printed in the paper, and the 10 % that are allowed. Lines: 95 % intervals over seeds."
+    red = "Red: printed in the paper, and the 10 % that are allowed." if printed else "Red: the 10 % that are allowed."
+    caption = f"{red} Lines: 95 % intervals over seeds."
     return [Heading("Fig. 6: what jobs gain"), Text(said), Figures([Drawing(drawn, _n(of), caption)])]
 
 
@@ -494,7 +524,7 @@ def _t2(cells: Sequence[Cell]) -> list[Any]:
     of = find(cells, "t2")
     if not of:
         return []
-    printed = {(p.policy, p.metric, p.stage): p.value for p in _printed("t2")}
+    printed = {(p.policy, p.metric, p.stage): p.value for p in _printed("t2") if of[0].mover == MOVER}
     stages = of[0].places
     heads = [Column("policy")]
     heads += [Column(f"{p.load_rps:,g} QPS, us", True) for p in stages] + [Column("lent, cores", True), Column("kept")]
@@ -507,9 +537,10 @@ def _t2(cells: Sequence[Cell]) -> list[Any]:
             e = getattr(at[stage], metric) if stage in at else None
             values.append(_with_printed(e, printed.get((c.policy, metric, stage)), sign=metric == "rise_us"))
         rows.append([*values, _with_printed(c.cores_lent, printed.get((c.policy, "cores_lent", None))), _kept(c)])
+    stroke = "; behind the stroke: the paper's number, where it prints one" if printed else ""
     said = (
         "One VM of memcached, a minute at each load. The first row is P99, the others how far P99 is above it. In brackets: the "
-        "interval; behind the stroke: the paper's number, where it prints one."
+        f"interval{stroke}."
     )
     return [Heading("Table 2: a load that changes"), Text(said), Table(heads, rows)]
 
@@ -542,7 +573,12 @@ def _f7(cells: Sequence[Cell]) -> list[Any]:
 
 
 def _two_vms(cells: Sequence[Cell]) -> Section | None:
-    section = Section("two-vms", "Two VMs in one group", "Two VMs")
+    blocks = _each_mover(cells, _pairs)
+    return Section("two-vms", "Two VMs in one group", "Two VMs", blocks) if blocks else None
+
+
+def _pairs(cells: Sequence[Cell]) -> list[Any]:
+    blocks: list[Any] = []
     for name, said in (
         ("f8", "Two services of one kind. In the paper a fixed buffer keeps P99 only from 17 of the 20 cores on."),
         ("f9", "Two kinds of services. In the paper no fixed buffer suits both, and SmartHarvest keeps P99 of both."),
@@ -550,9 +586,9 @@ def _two_vms(cells: Sequence[Cell]) -> Section | None:
         for key, of in _cases(_known(find(cells, name))).items():
             vms = sorted({(p.vm, p.workload) for c in of for p in c.places})
             figures = [_plane(of, f"VM {vm + 1} ({workload})", vm) for vm, workload in vms]
-            section.blocks += [Heading(f"{_TITLES[name]}: {key[1]}"), Text(said), Figures(figures)]
-            section.blocks.append(_cells(of, f"All {counted(len(of), 'policy', 'policies')} of {_TITLES[name]}"))
-    return section if section.blocks else None
+            blocks += [Heading(f"{_TITLES[name]}: {key[1]}"), Text(said), Figures(figures)]
+            blocks.append(_cells(of, f"All {counted(len(of), 'policy', 'policies')} of {_TITLES[name]}"))
+    return blocks
 
 
 _VARIANTS = ("#0072b2", "#e69f00", "#009e73")
@@ -574,7 +610,12 @@ def _variants(cells: Sequence[Cell], title: str) -> Drawing | None:
 
 
 def _safeguards(cells: Sequence[Cell]) -> Section | None:
-    section = Section("safeguards", "Safeguards and cost functions", "Safeguards")
+    blocks = _each_mover(cells, _settings)
+    return Section("safeguards", "Safeguards and cost functions", "Safeguards", blocks) if blocks else None
+
+
+def _settings(cells: Sequence[Cell]) -> list[Any]:
+    blocks: list[Any] = []
     for name, title, said in (
         (
             "f10",
@@ -597,8 +638,8 @@ def _safeguards(cells: Sequence[Cell]) -> Section | None:
     ):
         drawn = _variants(find(cells, name), f"{_TITLES[name]}: {title}")
         if drawn is not None:
-            section.blocks += [Heading(f"{_TITLES[name]}: {title}"), Text(said), Figures([drawn], least_px=460)]
-    return section if section.blocks else None
+            blocks += [Heading(f"{_TITLES[name]}: {title}"), Text(said), Figures([drawn], least_px=460)]
+    return blocks
 
 
 def _moves(cells: Sequence[Cell]) -> Section | None:
@@ -690,7 +731,7 @@ def _others(cells: Sequence[Cell]) -> list[Section]:
         section = Section(name, title, short)
         by = _cases(_known(of))
         if name == PRIMARIES and by:
-            section.blocks.append(Figures([_plane(case, key[1]) for key, case in by.items()]))
+            section.blocks.append(Figures([_plane(case, _where_all(key)) for key, case in by.items()]))
         said = f"{counted(len(_cases(of)), 'case')}, {counted(len({c.policy for c in of}), 'policy', 'policies')}"
         section.blocks += [Text("Sums over these cases stand under “In short”."), _cells(of, f"Every case: {said}")]
         sections.append(section)

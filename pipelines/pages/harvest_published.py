@@ -25,6 +25,19 @@ class Published:
     stage: int | None = None
     variant: str = ""
 
+    @property
+    def fitted(self) -> bool:
+        """Whether the virtual VMs were fitted to it (docs/virtual-server-validation.md), or are given it as Fig. 14's times."""
+        match self.experiment:
+            case "t1" | "f4" | "f14":
+                return True
+            case "t2":
+                return self.policy != _SMART
+            case "f5":
+                return self.metric == "least_buffer" or (self.metric == "rise_pct" and self.policy in (_PREV, "fixed-buffer-4"))
+            case _:
+                return False
+
 
 # P99 may rise by so much (section 5.1).
 ALLOWED = 0.10

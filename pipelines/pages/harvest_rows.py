@@ -20,11 +20,13 @@ ROWS, WHAT, PARTIAL = "rows.csv", "harvest.json", "harvest.partial.jsonl"
 # form of harvest.json that is read
 _FORM = 1
 BASE = "no-harvest"
+# way to move cores in all experiments of the paper but OWN_MOVERS
+MOVER = "cpugroups"
 # what the command line names beside experiments, as rows call it
 PRIMARIES, WORLDS = "primaries", "worlds"
 # experiments that bring policies, or movers, of their own, whatever the command line says
 _OWN_POLICIES = ("f10", "f11", "f13", "f14")
-_OWN_MOVERS = ("f14", "f15")
+OWN_MOVERS = ("f14", "f15")
 _LARGEST = 2**53
 
 
@@ -244,7 +246,7 @@ def _same_run(out: Path, f: Folder, again: str) -> None:
         # what has a variant, an experiment adds by itself
         _same(out, "policy", (r.policy for r in own if not r.variant), f.policies, again)
     if f.mover is not None:
-        movers = [r.mover for r in f.rows if r.experiment not in _OWN_MOVERS]
+        movers = [r.mover for r in f.rows if r.experiment not in OWN_MOVERS]
         _same(out, "mover", movers, [f.mover] if movers else [], again)
     by: dict[tuple[str, ...], dict[int, list[tuple[int, int]]]] = {}
     for r in f.rows:
