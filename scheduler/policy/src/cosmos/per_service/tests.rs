@@ -180,7 +180,7 @@ fn a_job_that_comes_later_has_room() {
     }
 }
 
-/// Where nothing suffices the service has all that can be given, memory of the jobs too, and is reported once. With less load the jobs have it back.
+/// Where nothing suffices the service has all that can be given, memory of the jobs too, and is reported once.
 #[test]
 fn a_service_that_cannot_be_held_is_to_migrate() {
     let mut w = World::new();
@@ -193,10 +193,25 @@ fn a_service_that_cannot_be_held_is_to_migrate() {
     assert!(matches!(told[..], [Report::Migrate { service, .. }] if service == "a"), "{told:?}");
     assert_eq!(w.cores("x"), 1);
     assert!(w.cores("b") >= 2 && w.cores("c") >= 1);
-    assert!(w.memory("x").0 + w.memory("y").0 < 23.9, "{:?} {:?}", w.memory("x"), w.memory("y"));
-    (w.lc[0].needs, w.lc[0].rps, w.lc[0].k) = (2.0, 1000.0, 900.0);
+}
+
+/// Memory that helped a service goes back to the jobs once its load has fallen.
+#[test]
+fn what_helped_goes_back_with_the_load() {
+    let mut w = World::new();
+    let mut policy = w.policy();
     w.run(&mut policy, 180);
-    assert!(w.memory("x").0 + w.memory("y").0 >= 23.9, "{:?} {:?}", w.memory("x"), w.memory("y"));
+    let helped = 2.0 * G as f64;
+    policy.of.get_mut("c").unwrap().extra = helped;
+    let memory = policy.memory.as_mut().unwrap();
+    *memory.lc.get_mut("c").unwrap() += helped;
+    memory.jobs -= helped;
+    let of_jobs = |policy: &PerService| policy.memory.as_ref().unwrap().jobs / G as f64;
+    w.run(&mut policy, 30);
+    assert!(of_jobs(&policy) < 22.5, "{}", of_jobs(&policy));
+    (w.lc[2].needs, w.lc[2].rps) = (0.5, 1000.0);
+    w.run(&mut policy, 60);
+    assert!(of_jobs(&policy) > 23.9 && w.memory("x").0 + w.memory("y").0 > 23.9, "{}", of_jobs(&policy));
 }
 
 /// A service of unknown latency keeps what it has, and memory is not divided anew meanwhile.
