@@ -193,10 +193,7 @@ impl Settings {
         let wanted = format!("Write NAME=VALUE, e.g. {}.prices.move=0.05", surefoot::Settings::POLICY);
         let (name, value) = text.split_once('=').ok_or_else(|| format!("\"{text}\" has no \"=\". {wanted}"))?;
         let (name, value) = (name.trim(), value.trim());
-        let list = value.strip_prefix('[').and_then(|v| v.strip_suffix(']')).unwrap_or(value);
-        let number =
-            |x: &str| x.trim().replace('_', "").parse::<f64>().map_err(|_| format!("{name}: \"{}\" is no number. {wanted}", x.trim()));
-        let numbers = list.split(',').map(number).collect::<Result<Vec<f64>, String>>()?;
+        let numbers = settable::numbers(value).map_err(|x| format!("{name}: \"{x}\" is no number. {wanted}"))?;
         self.assign(name, &numbers)
     }
 

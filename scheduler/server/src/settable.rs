@@ -133,6 +133,15 @@ pub fn text(numbers: &[f64], is_list: bool) -> String {
     }
 }
 
+/// Numbers as people write them ([`text`]), also `0.5, 1` and `1_000`.
+///
+/// # Errors
+/// The first part that is no number.
+pub fn numbers(text: &str) -> Result<Vec<f64>, &str> {
+    let list = text.strip_prefix('[').and_then(|v| v.strip_suffix(']')).unwrap_or(text);
+    list.split(',').map(str::trim).map(|x| x.replace('_', "").parse().map_err(|_| x)).collect()
+}
+
 /// Settings with a table.
 pub trait Settable: Default + Sized + 'static {
     /// The policy's name, which begins a setting's full name.

@@ -4,9 +4,11 @@
 
 mod common;
 
-use common::{ok, path};
+use common::{ok, path, surefootd};
 use serde_json::Value;
 use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Rows, summary and what was run; the same bits on one thread and on two, and drawn workloads beside named ones.
 #[test]
@@ -39,4 +41,36 @@ fn the_same_rows_on_any_number_of_threads() {
     assert!(text("one", "summary.md").contains("| `smartharvest` | 3 |"));
     let left: Vec<_> = fs::read_dir(out("one")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "{left:?}");
+}
+
+/// A command that is killed goes on where it was: the same rows as one that was left alone, and its journal is gone at the end.
+#[test]
+fn a_killed_command_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = |out: &str| {
+        let out = dir.path().join(out);
+        let mut all: Vec<String> =
+            ["harvest-eval", "--primaries", "memcached@20000", "--policies", "no-harvest,smartharvest,prev-peak"].map(String::from).into();
+        let more = ["--duration-s", "3", "--seeds", "4", "--threads", "1", "--progress", "none", "--out"].map(String::from);
+        all.extend(more);
+        all.push(path(&out).into());
+        all
+    };
+    let text = |out: &str, file: &str| fs::read_to_string(dir.path().join(out).join(file)).unwrap();
+    ok(&args("whole").iter().map(String::as_str).collect::<Vec<_>>());
+    let partial = dir.path().join("cut/harvest.partial.jsonl");
+    let mut child = surefootd().args(args("cut")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    // Its first line, and a run.
+    while !fs::read_to_string(&partial).is_ok_and(|t| t.lines().count() >= 2) {
+        assert!(begin.elapsed() < Duration::from_secs(120) && child.try_wait().unwrap().is_none(), "no run was kept");
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept = fs::read_to_string(&partial).unwrap().lines().count() - 1;
+    assert!((1..12).contains(&kept), "{kept} of 12 runs were kept");
+    ok(&args("cut").iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(text("cut", "rows.csv"), text("whole", "rows.csv"));
+    assert!(!partial.exists());
 }

@@ -96,7 +96,8 @@ impl Column {
     }
 }
 
-fn quoted(text: String) -> String {
+/// A cell of a CSV file.
+pub fn quoted(text: String) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

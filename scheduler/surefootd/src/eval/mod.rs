@@ -5,6 +5,7 @@ mod columns;
 mod harm;
 pub mod harvest;
 mod journal;
+mod lines;
 pub mod phases;
 pub mod run;
 mod scene;
@@ -183,7 +184,7 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                 row.policy.clone_from(name);
                 row.world = world.map(|id| id.to_string());
                 row.oracle_emu = oracle_emu.get(&w.name).copied().flatten();
-                let line = journal::line(&row, &moments);
+                let (line, row, moments) = journal::line(row, moments);
                 held().add(line.as_deref())?;
                 progress.case();
                 Ok((row, Some(moments)))
@@ -225,22 +226,31 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
 /// What `--set` says, each setting once and of a policy that runs.
 fn settings_of(args: &cli::Eval) -> Result<Settings> {
     let mut settings = Settings::default();
-    let mut named: Vec<String> = vec![];
-    for text in &args.set {
-        let wrong = |e: String| Error::BadInput(format!("--set {e}"));
-        let name = settings.assign_text(text).map_err(wrong)?;
-        if named.contains(&name) {
-            return Err(wrong(format!("{name}: is set twice. Name it once")));
-        }
+    set_each(&args.set, |text| {
+        let name = settings.assign_text(text)?;
         let of = name.split('.').next().unwrap_or_default();
         // `cosmos-per-service` runs by what is set of `cosmos`, too.
         let reads = |one: &str| one == of || of == "cosmos" && one == "cosmos-per-service";
         if !args.policies.iter().any(|p| p.split('+').any(reads)) {
-            return Err(wrong(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there")));
+            return Err(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there"));
+        }
+        Ok(name)
+    })?;
+    Ok(settings)
+}
+
+/// Each `--set` once; `assign` sets one and says its full name. The names of all.
+fn set_each(texts: &[String], mut assign: impl FnMut(&str) -> std::result::Result<String, String>) -> Result<Vec<String>> {
+    let mut named: Vec<String> = vec![];
+    for text in texts {
+        let wrong = |e: String| Error::BadInput(format!("--set {e}"));
+        let name = assign(text).map_err(wrong)?;
+        if named.contains(&name) {
+            return Err(wrong(format!("{name}: is set twice. Name it once")));
         }
         named.push(name);
     }
-    Ok(settings)
+    Ok(named)
 }
 
 /// A policy, misled where it is to be.

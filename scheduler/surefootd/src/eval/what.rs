@@ -1,6 +1,6 @@
 //! What an evaluation runs, as JSON: equal for the same command on the same files with the same program.
 
-use super::journal::differs;
+use super::lines::differs;
 use super::scene::{Place, Scene};
 use crate::base::cli;
 use crate::base::digest::sha256_hex;

@@ -1,24 +1,19 @@
-//! harvest.partial.jsonl: what is run, then the rows of each finished run, so that a command that was cut off goes on where it was.
+//! harvest.partial.jsonl: the runs of a harvest-eval that are done, with their rows ([`crate::eval::lines`]).
 
 use super::run::Row;
 use crate::base::error::{Error, Result};
-use crate::base::files;
-use crate::eval::journal::differs;
-use nix::fcntl::{Flock, FlockArg};
+use crate::eval::lines::{self, Kind, Lines};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use surefoot_io::input::{self, next_line, CASE_BYTES};
-use surefoot_linux::own::Folder;
+use std::path::Path;
 
 pub const PARTIAL: &str = "harvest.partial.jsonl";
-/// How its first line begins: keys are sorted.
-const BEGIN: &[u8] = b"{\"harvest_eval\":";
 
-#[derive(Serialize, Deserialize)]
+const KIND: Kind =
+    Kind { file: PARTIAL, command: "harvest-eval", a_command: "harvest-eval", begins: "{\"bursts_sha256\":", keys: &["harvest_eval"] };
+
+#[derive(PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
     run: String,
@@ -27,80 +22,43 @@ struct Line {
 
 /// The runs of this command that are done.
 pub struct Kept {
-    path: PathBuf,
-    file: Flock<File>,
+    lines: Lines,
     pub rows: BTreeMap<String, Vec<Row>>,
 }
 
 impl Kept {
-    /// Go on with what is in a folder, or begin.
-    ///
     /// # Errors
-    /// [`Error::BadInput`] for runs of another command; [`Error::Failed`] for a file that is damaged or in use.
+    /// As [`Lines::open`].
     pub fn open(folder: &Path, what: &Value) -> Result<Self> {
-        let path = folder.join(PARTIAL);
-        let shown = path.display();
-        let is_ours = |head: &[u8]| head.starts_with(BEGIN) || BEGIN.starts_with(head);
-        let (_, _, file) = files::open_ours(&path, Folder::results_of, "journal of harvest-eval", is_ours)?;
-        let busy = || Error::Failed(format!("{shown}: another harvest-eval is writing there. Wait for it, or give another --out"));
-        let mut file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| busy())?;
-        let io = |e: std::io::Error| Error::io(&path, "cannot be kept", &e);
-        let (mut rows, mut bytes, mut lines) = (BTreeMap::new(), 0u64, 0);
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        let mut from = BufReader::new(&*file);
-        let mut buffer = vec![];
-        while let input::Found::Line(n) = next_line(&mut from, &mut buffer, CASE_BYTES).map_err(io)? {
-            // A last line that was cut off.
-            if !buffer.ends_with(b"\n") {
-                break;
-            }
-            lines += 1;
-            let damaged = |e: serde_json::Error| {
-                Error::Failed(format!("{shown}:{lines}: is no line of harvest-eval's: {e}. The file was damaged: remove it and run anew"))
-            };
-            if lines == 1 {
-                let first: Value = serde_json::from_slice(&buffer).map_err(damaged)?;
-                if let Some(other) = differs(&first, what) {
-                    return Err(Error::BadInput(format!(
-                        "{shown}: runs of an interrupted harvest-eval of something else (other: {other}). Finish it with its own \
-                         command, give another --out, or remove this file"
-                    )));
-                }
-            } else {
-                let line: Line = serde_json::from_slice(&buffer).map_err(damaged)?;
-                rows.insert(line.run, line.rows);
-            }
-            bytes += n as u64;
-        }
-        drop(from);
-        file.set_len(bytes).map_err(io)?;
-        if bytes == 0 {
-            file.write_all(format!("{what}\n").as_bytes()).map_err(io)?;
-        }
-        Ok(Kept { path, file, rows })
+        let mut rows = BTreeMap::new();
+        let lines = Lines::open(folder, &KIND, what, |text, _, _| {
+            let line: Line = serde_json::from_slice(text)?;
+            rows.insert(line.run, line.rows);
+            Ok(())
+        })?;
+        Ok(Kept { lines, rows })
     }
 
     /// A run is done.
     ///
     /// # Errors
-    /// [`Error::Failed`]; a torn tail is trimmed by the next run.
+    /// As [`Lines::add`].
     pub fn add(&mut self, run: String, rows: Vec<Row>) -> Result<()> {
         let line = Line { run, rows };
-        let mut text =
-            serde_json::to_vec(&line).map_err(|e| Error::Failed(format!("JSON: {e}. This is a fault of surefootd, please report it")))?;
-        text.push(b'\n');
-        self.file.write_all(&text).map_err(|e| Error::io(&self.path, "cannot be appended to", &e))?;
+        self.lines.add(lines::line(&line).as_deref())?;
         self.rows.insert(line.run, line.rows);
         Ok(())
     }
 
-    /// The results are in place: nothing is left to go on with.
-    ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// As [`Lines::done`].
     pub fn done(self) -> Result<()> {
-        let gone = Folder::results_of(&self.path).and_then(|(folder, name)| folder.remove(name).map(|_| folder));
-        files::sync(&gone.map_err(|e| files::own_error(&self.path, "cannot be removed", &e))?)
+        self.lines.done()
+    }
+
+    /// What to say of a run that was asked to end.
+    pub fn interrupted(&self, planned: usize) -> Error {
+        self.lines.interrupted(planned, super::ROWS)
     }
 }
 

@@ -13,7 +13,8 @@ use crate::base::progress::Progress;
 use crate::base::say;
 use crate::base::stop;
 use crate::base::utc;
-use crate::eval::what::name;
+use crate::eval::set_each;
+use crate::eval::what::{name, nothing_to_replace};
 use crate::stage::models::each_once;
 use crate::stage::virtual_target::VirtualTarget;
 use cases::{drawn, Asked, Case, Entry, EXPERIMENTS};
@@ -26,7 +27,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use surefoot_harvest::{Harvester, Settings};
 use surefoot_io::input::{self, PROGRAM_BYTES};
-use surefoot_server::settable::Settable;
+use surefoot_server::settable::{numbers, Settable};
 use surefoot_server::CpuSet;
 use surefoot_vserver::world::Worlds;
 use surefoot_vserver::EDITION;
@@ -34,6 +35,8 @@ use surefoot_vserver::EDITION;
 const ROWS: &str = "rows.csv";
 const WHAT: &str = "harvest.json";
 const SUMMARY: &str = "summary.md";
+/// What the command leaves in its folder.
+const RESULTS: [&str; 3] = [ROWS, WHAT, SUMMARY];
 /// Whose profiles are the shipped ones.
 const PLATFORM: &str = "smartharvest-server";
 
@@ -76,7 +79,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
         cases.extend(asked.worlds(*w)?);
     }
     let runs = runs_of(&cases, bursts.primary().map_err(cases::bad)?.cores, args.seeds)?;
-    at.read.check("--out", [ROWS, WHAT, SUMMARY, PARTIAL].iter().map(|name| args.out.join(name)))?;
+    at.read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
     let what = json!({
         "harvest_eval": 1,
@@ -96,13 +99,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
     let kept = Kept::open(&args.out, &what)?;
     let before = runs.iter().filter(|r| kept.rows.contains_key(&r.key)).count() as u64;
     if !args.overwrite && before == 0 {
-        if let Some(there) = [ROWS, WHAT, SUMMARY].iter().map(|n| args.out.join(n)).find(|p| p.symlink_metadata().is_ok()) {
-            let _ = kept.done();
-            return Err(Error::BadInput(format!(
-                "--out {}: is there already. Give --overwrite to replace that, or another --out",
-                there.display()
-            )));
-        }
+        nothing_to_replace(&args.out, &what, &RESULTS)?;
     }
     stop::install()?;
     let progress = Progress::new(args.progress, "harvest-eval", runs.len() as u64, before);
@@ -113,8 +110,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
             return Ok(());
         }
         if stop::requested() {
-            let n = held().rows.len();
-            return Err(Error::Failed(format!("interrupted, {n} of {} runs are kept. Go on with the same command", runs.len())));
+            return Err(held().interrupted(runs.len()));
         }
         let rows = match r.entry {
             Some(entry) => run::run(r.case, entry, &bursts, r.seed)?,
@@ -173,17 +169,11 @@ fn runs_of(cases: &[Case], vm_cores: u32, seeds: u32) -> Result<Vec<Run<'_>>> {
 /// What `--set` says, each setting once, and the names of what was set.
 fn settings_of(args: &cli::HarvestEval) -> Result<(Settings, Vec<String>)> {
     let mut settings = Settings::default();
-    let mut named: Vec<String> = vec![];
-    for text in &args.set {
-        let wrong = |e: String| Error::BadInput(format!("--set {e}"));
-        let (name, value) = text.split_once('=').ok_or_else(|| wrong(format!("{text}: no value. Write NAME=VALUE")))?;
+    let named = set_each(&args.set, |text| {
+        let (name, value) = text.split_once('=').ok_or_else(|| format!("{text}: no value. Write NAME=VALUE"))?;
         let name = name.trim().strip_prefix("smartharvest.").unwrap_or(name.trim());
-        let value = value.trim().parse::<f64>().map_err(|_| wrong(format!("{text}: {} is no number", value.trim())))?;
-        let name = settings.assign(name, &[value]).map_err(wrong)?;
-        if named.contains(&name) {
-            return Err(wrong(format!("{name}: is set twice. Name it once")));
-        }
-        named.push(name);
-    }
+        let numbers = numbers(value.trim()).map_err(|x| format!("{text}: {x} is no number. Write NAME=VALUE"))?;
+        settings.assign(name, &numbers)
+    })?;
     Ok((settings, named))
 }

@@ -2,6 +2,7 @@
 
 use super::cases::{bad, Case, Entry};
 use crate::base::error::{Error, Result};
+use crate::eval::columns::quoted;
 use serde::{Deserialize, Serialize};
 use surefoot_harvest::window::Readings;
 use surefoot_harvest::{drive, Harvester, Tally};
@@ -88,8 +89,7 @@ impl Row {
         let fault = || Error::Failed("rows: no object of columns. This is a fault of surefootd, please report it".into());
         let value = serde_json::to_value(self).map_err(|_| fault())?;
         let cell = |name: &&str| match value.get(*name) {
-            Some(serde_json::Value::String(s)) if s.contains([',', '"']) => Ok(format!("\"{}\"", s.replace('"', "\"\""))),
-            Some(serde_json::Value::String(s)) => Ok(s.clone()),
+            Some(serde_json::Value::String(s)) => Ok(quoted(s.clone())),
             Some(v) => Ok(v.to_string()),
             None => Err(fault()),
         };
