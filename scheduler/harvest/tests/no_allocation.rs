@@ -1,32 +1,11 @@
 //! No policy below a tick allocates once it is made: a loop of 50 us has no time for the allocator's locks.
 
 #![allow(clippy::disallowed_methods, reason = "a test's inputs are its own")]
-#![allow(unsafe_code, reason = "an allocator that counts")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use surefoot_harvest::{Harvester, Seen, Settings};
+use surefoot_mutate::allocations::{allocations, Counting};
 use surefoot_server::lease::WAIT_BOUNDS;
 use surefoot_server::Waits;
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: hands everything on to the system's allocator; counting touches a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -34,22 +13,24 @@ static ALLOCATOR: Counting = Counting;
 /// A minute of readings with bursts, exhaustions, moves and looks at waits.
 #[test]
 fn a_minute_of_readings_does_not_allocate() {
+    assert!(allocations(|| drop(std::hint::black_box(vec![1u8; 9]))) > 0, "the counter counts");
     for name in ["no-harvest", "fixed-buffer-4", "prev-peak", "prev-peak-10", "smartharvest", "wait-budget", "caladan"] {
         let mut h = Harvester::named(name, 24, 23, &Settings::default()).unwrap();
-        let before = COUNT.with(Cell::get);
         let mut n = 0u64;
-        while h.next_us() < 60_000_000 {
-            n += 1;
-            let now_us = h.next_us();
-            if h.wants_waits(now_us) {
-                // Well for forty seconds, and then far from it.
-                let long = if now_us < 40_000_000 { 0 } else { n % 200 };
-                h.waited(now_us, &Waits { dispatches: 500, over: Some([long; WAIT_BOUNDS]), total_us: 1e3 });
+        let counted = allocations(|| {
+            while h.next_us() < 60_000_000 {
+                n += 1;
+                let now_us = h.next_us();
+                if h.wants_waits(now_us) {
+                    // Well for forty seconds, and then far from it.
+                    let long = if now_us < 40_000_000 { 0 } else { n % 200 };
+                    h.waited(now_us, &Waits { dispatches: 500, over: Some([long; WAIT_BOUNDS]), total_us: 1e3 });
+                }
+                let busy = (n * 7 / 64 % 17) as u32;
+                h.poll(&Seen { now_us, busy: busy.min(h.kept()), here: h.kept(), waiting_us: Some((n % 20) as f64) });
             }
-            let busy = (n * 7 / 64 % 17) as u32;
-            h.poll(&Seen { now_us, busy: busy.min(h.kept()), here: h.kept(), waiting_us: Some((n % 20) as f64) });
-        }
-        assert_eq!(COUNT.with(Cell::get) - before, 0, "{name}");
+        });
+        assert_eq!(counted, 0, "{name}");
         assert!(name == "no-harvest" || h.tally().moves > 100, "{name}: {:?}", h.tally());
     }
 }

@@ -1,42 +1,11 @@
 //! Predicting, acting and learning allocate nothing once their buffers have grown.
 
-#![allow(unsafe_code, reason = "an allocator that counts")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 use surefoot_learn::{one_hot, Bundle, Expect, Scratch, TrustedKeys};
-
-thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; only a counter is kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.dealloc(at, layout) }
-    }
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
+use surefoot_mutate::allocations::{allocations, Counting};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = COUNT.with(Cell::get);
-    work();
-    COUNT.with(Cell::get) - before
-}
 
 /// The first call may allocate, the following ones may not.
 #[test]

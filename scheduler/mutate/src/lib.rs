@@ -1,10 +1,12 @@
-//! For tests: mutations of a valid input ([`Mutator`]), and a program that is watched while it reads one ([`watch`]).
+//! For tests: mutations of a valid input ([`Mutator`]), a program that is watched while it reads one ([`watch`]), and an allocator that
+//! counts ([`allocations`]).
 //!
 //! A mutation changes bytes (flips, cuts, copies, splices, hostile tokens) or, where the input is JSON or TOML, its tree: types,
 //! extreme numbers, names, lengths, depth. The same seed gives the same mutations.
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "for tests, whose input and output are their own")]
 
+pub mod allocations;
 mod bytes;
 mod hostile;
 mod tree;

@@ -1,43 +1,16 @@
 //! The hot paths allocate nothing once their buffers have grown.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "a test's input and output are its own")]
-#![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod common;
 
 use common::{platform, profiles};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use surefoot_mutate::allocations::{allocations, Counting};
 use surefoot_server::CpuSet;
 use surefoot_vserver::{CoreUse, Plant, Steady, Tenant, HORIZON_S};
 
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: hands everything on to the system's allocator; counting touches a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn allocations(f: impl FnOnce()) -> u64 {
-    let before = COUNT.with(Cell::get);
-    f();
-    COUNT.with(Cell::get) - before
-}
 
 /// Three tenants with CPUs and ways of their own and in common.
 fn tenants() -> Vec<Tenant> {
