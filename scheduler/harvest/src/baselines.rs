@@ -1,45 +1,34 @@
 //! SmartHarvest's baselines that need no learner (section 5.1).
 
 use crate::settings::Window;
-use crate::window::Readings;
+use crate::window::Running;
 
 /// Keeps the peak of the last windows.
 #[derive(Clone, Debug)]
 pub struct PrevPeak {
-    readings: Readings,
+    window: Running,
     /// Peaks of the last windows, a ring.
     peaks: Vec<u32>,
     next: usize,
-    from_us: Option<u64>,
-    length_us: u64,
     cores: u32,
 }
 
 impl PrevPeak {
     /// Of the last `windows` windows, at least 1.
     pub fn new(cores: u32, windows: u32, s: &Window) -> Self {
-        PrevPeak {
-            readings: Readings::new(cores),
-            peaks: vec![0; windows.max(1) as usize],
-            next: 0,
-            from_us: None,
-            length_us: (s.length_ms * 1e3) as u64,
-            cores,
-        }
+        PrevPeak { window: Running::new(cores, s), peaks: vec![0; windows.max(1) as usize], next: 0, cores }
     }
 
     /// The cores to keep from now on; None: the window goes on. With one window an exhaustion brings all cores back for the next
     /// window, with more windows one core.
     pub fn poll(&mut self, now_us: u64, busy: u32, kept: u32, exhausted: bool) -> Option<u32> {
-        let from_us = *self.from_us.get_or_insert(now_us);
-        self.readings.add(busy);
-        if !exhausted && now_us < from_us + self.length_us {
+        let is_over = self.window.poll(now_us, busy);
+        if !exhausted && !is_over {
             return None;
         }
-        self.peaks[self.next] = self.readings.peak();
+        self.peaks[self.next] = self.window.readings.peak();
         self.next = (self.next + 1) % self.peaks.len();
-        self.readings.clear();
-        self.from_us = None;
+        self.window.end();
         let peak = self.peaks.iter().copied().max().unwrap_or(0);
         Some(match (exhausted, self.peaks.len()) {
             (true, 1) => self.cores,

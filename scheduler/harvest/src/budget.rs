@@ -5,10 +5,10 @@
 //! of long waits cannot stay above the bound, however bursts come, and no model of them is needed. SmartHarvest's learner knows
 //! peaks only: it cannot tell a peak that makes nothing wait from one that harms.
 
-use crate::guard::LatestPeak;
+use crate::guard::Short;
 use crate::said::{Tally, Why};
 use crate::settings::Settings;
-use crate::window::Readings;
+use crate::window::Running;
 use surefoot_server::lease::wait_bounds_us;
 use surefoot_server::Waits;
 
@@ -24,13 +24,10 @@ pub struct Budget {
     looked_us: Option<u64>,
     /// Mean busy cores, lately.
     busy: f64,
-    readings: Readings,
-    latest: LatestPeak,
+    window: Running,
+    short: Short,
     /// How often each peak of a window came, old windows counting less.
     peaks: Vec<f32>,
-    from_us: Option<u64>,
-    /// Cores that were chosen for the window that goes on.
-    chosen: Option<u32>,
 }
 
 impl Budget {
@@ -42,11 +39,9 @@ impl Budget {
             rate: 0.0,
             looked_us: None,
             busy: 0.0,
-            readings: Readings::new(cores),
-            latest: LatestPeak::new(s.guard.peak_s),
+            window: Running::new(cores, &s.window),
+            short: Short::new(cores, &s.guard),
             peaks: vec![0.0; cores as usize + 1],
-            from_us: None,
-            chosen: None,
         }
     }
 
@@ -81,47 +76,37 @@ impl Budget {
 
     /// A reading in the time after a move.
     pub fn read(&mut self, now_us: u64, busy: u32) {
-        self.latest.add(now_us, busy);
-        self.readings.add(busy);
+        self.short.add(now_us, busy);
+        self.window.readings.add(busy);
     }
 
     /// The cores that are enough where those at hand were not.
     pub fn enough(&self) -> u32 {
-        if self.s.guard.aggressive == 1 {
-            self.cores
-        } else {
-            (self.latest.peak() + 1).min(self.cores)
-        }
+        self.short.enough()
     }
 
     /// The cores to keep from now on, and why; None: the window goes on.
     pub fn poll(&mut self, now_us: u64, busy: u32, exhausted: bool, tally: &mut Tally) -> Option<(u32, Why)> {
-        let from_us = *self.from_us.get_or_insert(now_us);
-        self.read(now_us, busy);
-        if !exhausted && now_us < from_us + (self.s.window.length_ms * 1e3) as u64 {
+        self.short.add(now_us, busy);
+        let is_over = self.window.poll(now_us, busy);
+        if !exhausted && !is_over {
             return None;
         }
-        let peak = self.readings.peak() + u32::from(exhausted);
-        self.busy += (1.0 - (-self.s.window.length_ms * 1e-3 / self.s.budget.length_s).exp()) * (self.readings.mean() - self.busy);
-        self.readings.clear();
-        self.from_us = None;
-        let fades = (-self.s.window.length_ms * 1e-3 / self.s.budget.length_s).exp() as f32;
-        self.peaks.iter_mut().for_each(|n| *n *= fades);
+        let readings = &self.window.readings;
+        let peak = readings.peak() + u32::from(exhausted);
+        let fades = (-self.s.window.length_ms * 1e-3 / self.s.budget.length_s).exp();
+        self.busy += (1.0 - fades) * (readings.mean() - self.busy);
+        self.peaks.iter_mut().for_each(|n| *n *= fades as f32);
         self.peaks[(peak as usize).min(self.cores as usize)] += 1.0;
-        let chosen = self.chosen.take();
+        self.window.end();
+        self.short.judge((!exhausted).then_some(peak), tally);
         if exhausted {
-            tally.short += u64::from(chosen.is_some());
             return Some((self.enough(), Why::Exhausted));
-        }
-        if let Some(chosen) = chosen {
-            tally.short += u64::from(chosen < peak);
-            tally.spare += u64::from(chosen.saturating_sub(peak));
         }
         let full = (self.left / self.most()).clamp(0.0, 1.0);
         let usual = f64::from(self.usual());
-        tally.predicted += 1;
         let keep = (usual + (1.0 - full) * (f64::from(self.cores) - usual)).ceil() as u32;
-        self.chosen = Some(keep);
+        self.short.choose(keep, tally);
         Some((keep, Why::Budget))
     }
 

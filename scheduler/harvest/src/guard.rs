@@ -1,5 +1,6 @@
 //! The two safeguards of SmartHarvest (section 3.4): the latest peak, and how long virtual CPUs wait for a core.
 
+use crate::said::Tally;
 use crate::settings;
 use surefoot_server::Waits;
 
@@ -34,6 +35,48 @@ impl LatestPeak {
 
     pub fn peak(&self) -> u32 {
         self.peaks.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// The short-term safeguard of a law that chooses cores for a window: what is enough where the choice was not.
+#[derive(Clone, Debug)]
+pub struct Short {
+    latest: LatestPeak,
+    cores: u32,
+    aggressive: bool,
+    /// Cores that were chosen for the window that goes on.
+    chosen: Option<u32>,
+}
+
+impl Short {
+    pub fn new(cores: u32, s: &settings::Guard) -> Self {
+        Short { latest: LatestPeak::new(s.peak_s), cores, aggressive: s.aggressive == 1, chosen: None }
+    }
+
+    pub fn add(&mut self, now_us: u64, busy: u32) {
+        self.latest.add(now_us, busy);
+    }
+
+    /// The cores that are enough where those at hand were not.
+    pub fn enough(&self) -> u32 {
+        if self.aggressive {
+            self.cores
+        } else {
+            (self.latest.peak() + 1).min(self.cores)
+        }
+    }
+
+    /// So many cores are the choice for the next window.
+    pub fn choose(&mut self, cores: u32, tally: &mut Tally) {
+        self.chosen = Some(cores);
+        tally.predicted += 1;
+    }
+
+    /// The end of the window: its peak; None: its cores were exhausted, so the choice was too small.
+    pub fn judge(&mut self, peak: Option<u32>, tally: &mut Tally) {
+        let Some(chosen) = self.chosen.take() else { return };
+        tally.short += u64::from(peak.is_none_or(|p| chosen < p));
+        tally.spare += u64::from(peak.map_or(0, |p| chosen.saturating_sub(p)));
     }
 }
 

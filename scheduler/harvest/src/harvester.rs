@@ -5,7 +5,7 @@ use crate::budget::Budget;
 use crate::caladan::Caladan;
 use crate::guard::WaitGuard;
 use crate::said::{Seen, Step, Tally, Why};
-use crate::settings::Settings;
+use crate::settings::{Settings, Window};
 use crate::smart::Smart;
 use surefoot_server::{names, Waits};
 
@@ -26,7 +26,7 @@ enum Law {
 #[derive(Clone, Debug)]
 pub struct Harvester {
     law: Law,
-    s: Settings,
+    window: Window,
     cores: u32,
     least: u32,
     kept: u32,
@@ -71,7 +71,7 @@ impl Harvester {
             waits: matches!(law, Law::Smart(_)).then(|| WaitGuard::new(s.guard)),
             poll_us: if matches!(law, Law::Caladan(_)) { s.caladan.poll_us } else { s.window.poll_us },
             law,
-            s: *s,
+            window: s.window,
             cores,
             least: cores.saturating_sub(most_lent).max(1),
             kept: cores,
@@ -168,8 +168,8 @@ impl Harvester {
             self.kept = k;
             self.tally.moves += 1;
             if !matches!(self.law, Law::Caladan(_)) {
-                self.settled_us = now_us + (self.s.window.settle_ms * 1e3) as u64;
-                if self.s.window.settle_polls == 0 && !matches!(self.law, Law::Budget(_)) {
+                self.settled_us = now_us + (self.window.settle_ms * 1e3) as u64;
+                if self.window.settle_polls == 0 && !matches!(self.law, Law::Budget(_)) {
                     self.next_us = self.next_us.max(self.settled_us);
                 }
             }

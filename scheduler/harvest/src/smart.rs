@@ -2,11 +2,11 @@
 //! what was decided, is in docs/smartharvest.md.
 
 use crate::cost::Cost;
-use crate::guard::LatestPeak;
+use crate::guard::Short;
 use crate::learner::{Learner, Rule};
 use crate::said::{Tally, Why};
 use crate::settings::Settings;
-use crate::window::{Features, Readings};
+use crate::window::{Features, Running};
 
 /// The learner, the window that goes on, and the short-term safeguard.
 #[derive(Clone, Debug)]
@@ -15,13 +15,10 @@ pub struct Smart {
     cores: u32,
     cost: Cost,
     learner: Learner,
-    readings: Readings,
-    latest: LatestPeak,
+    window: Running,
+    short: Short,
     /// Features of the last whole window.
     before: Option<Features>,
-    /// Cores that the learner chose for the window that goes on.
-    chosen: Option<u32>,
-    from_us: Option<u64>,
 }
 
 impl Smart {
@@ -31,40 +28,34 @@ impl Smart {
             cores,
             cost: Cost::of(s.learn.cost),
             learner: Learner::new(cores, Rule::of(s.learn.rule), s.learn.rate),
-            readings: Readings::new(cores),
-            latest: LatestPeak::new(s.guard.peak_s),
+            window: Running::new(cores, &s.window),
+            short: Short::new(cores, &s.guard),
             before: None,
-            chosen: None,
-            from_us: None,
         }
     }
 
     /// A reading in the time after a move: it belongs to the window that comes.
     pub fn read(&mut self, now_us: u64, busy: u32) {
-        self.latest.add(now_us, busy);
-        self.readings.add(busy);
+        self.short.add(now_us, busy);
+        self.window.readings.add(busy);
     }
 
     /// One reading. The cores to keep from now on, and why; None: the window goes on.
     pub fn poll(&mut self, now_us: u64, busy: u32, exhausted: bool, stopped: bool, tally: &mut Tally) -> Option<(u32, Why)> {
-        let from_us = *self.from_us.get_or_insert(now_us);
-        self.read(now_us, busy);
+        self.short.add(now_us, busy);
+        let is_over = self.window.poll(now_us, busy);
         if exhausted {
             // The true peak is not known: nothing is learnt from this window.
-            self.end_window();
-            tally.short += u64::from(self.chosen.take().is_some());
-            let keep = if self.s.guard.aggressive == 1 { self.cores } else { self.latest.peak() + 1 };
-            return Some((if stopped { self.cores } else { keep }, Why::Exhausted));
+            self.window.end();
+            self.short.judge(None, tally);
+            return Some((if stopped { self.cores } else { self.short.enough() }, Why::Exhausted));
         }
-        if now_us < from_us + (self.s.window.length_ms * 1e3) as u64 {
+        if !is_over {
             return None;
         }
-        let (features, peak) = (self.readings.features(), self.readings.peak());
-        self.end_window();
-        if let Some(chosen) = self.chosen.take() {
-            tally.short += u64::from(chosen < peak);
-            tally.spare += u64::from(chosen.saturating_sub(peak));
-        }
+        let (features, peak) = (self.window.readings.features(), self.window.readings.peak());
+        self.window.end();
+        self.short.judge(Some(peak), tally);
         if let Some(before) = self.before {
             let under = self.s.learn.under as f32 * self.cores as f32;
             self.learner.train(&before, |k| self.cost.at(k, peak, under));
@@ -74,13 +65,7 @@ impl Smart {
         let x = features.filter(|_| !stopped && tally.trained >= u64::from(self.s.learn.warm_windows));
         let Some(x) = x else { return Some((self.cores, if stopped { Why::Stopped } else { Why::Warm })) };
         let keep = self.learner.best(&x);
-        self.chosen = Some(keep);
-        tally.predicted += 1;
+        self.short.choose(keep, tally);
         Some((keep, Why::Predicted))
-    }
-
-    fn end_window(&mut self) {
-        self.readings.clear();
-        self.from_us = None;
     }
 }

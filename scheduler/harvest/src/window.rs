@@ -1,4 +1,6 @@
-//! What one window says of the cores that were busy in it: five numbers (SmartHarvest, section 3.3).
+//! What one window says of the cores that were busy in it: five numbers (SmartHarvest, section 3.3); and when it is over.
+
+use crate::settings;
 
 /// Numbers that a window is known by: least, most, mean, standard deviation, median; and a constant 1.
 pub const INPUTS: usize = 6;
@@ -75,6 +77,33 @@ impl Readings {
             }
         }
         0
+    }
+}
+
+/// The window that goes on.
+#[derive(Clone, Debug)]
+pub struct Running {
+    pub readings: Readings,
+    length_us: u64,
+    /// Its first reading that was not in the time after a move.
+    from_us: Option<u64>,
+}
+
+impl Running {
+    pub fn new(cores: u32, s: &settings::Window) -> Self {
+        Running { readings: Readings::new(cores), length_us: (s.length_ms * 1e3) as u64, from_us: None }
+    }
+
+    /// One reading; true: the window is over.
+    pub fn poll(&mut self, now_us: u64, busy: u32) -> bool {
+        self.readings.add(busy);
+        now_us >= *self.from_us.get_or_insert(now_us) + self.length_us
+    }
+
+    /// The next window begins with the next reading.
+    pub fn end(&mut self) {
+        self.readings.clear();
+        self.from_us = None;
     }
 }
 
