@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import site
-from pipelines.io import canonical_json, write_bytes
-from pipelines.out_folder import for_report
+from pipelines.io import canonical_json
+from pipelines.out_folder import for_report, put_report
 from pipelines.pages import eval_facts, eval_page, eval_rows, page
 from pipelines.pages.eval_page import Step, untold
 
@@ -33,17 +32,13 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold, overwrite: bool = 
         # before anything is written: what is no JSON leaves no page without its numbers
         numbers = canonical_json(facts)
     html = page.render(eval_page.build(facts, groups, step)).encode()
-    write_bytes(out / PAGE, html)
-    write_bytes(out / FACTS, numbers)
-    site.refresh(out / PAGE)
+    put = put_report(out, (PAGE, FACTS), html, numbers)
     verdicts: dict[str, int] = {}
     for row in facts["published"]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
     warnings = [f"{eval_page.name_of(s)}: {s['unjudged']}: no verdicts" for s in facts["sets"] if s["unjudged"]]
     return {
-        "page": str(out / PAGE),
-        "json": str(out / FACTS),
-        "bytes": len(html),
+        **put,
         "verdicts": verdicts,
         "warnings": list(dict.fromkeys(warnings)),
     }

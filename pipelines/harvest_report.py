@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import site
-from pipelines.io import canonical_json, write_bytes
-from pipelines.out_folder import for_report
+from pipelines.io import canonical_json
+from pipelines.out_folder import for_report, put_report
 from pipelines.pages import harvest_facts, harvest_page, harvest_rows, page
 from pipelines.pages.eval_page import Step, untold
 
@@ -33,13 +32,9 @@ def run(outs: Sequence[Path], out: Path, step: Step = untold, overwrite: bool = 
         # before anything is written: what is no JSON leaves no page without its numbers
         numbers = canonical_json(facts)
     html = page.render(harvest_page.build(facts, cells, step)).encode()
-    write_bytes(out / PAGE, html)
-    write_bytes(out / FACTS, numbers)
-    site.refresh(out / PAGE)
+    put = put_report(out, (PAGE, FACTS), html, numbers)
     return {
-        "page": str(out / PAGE),
-        "json": str(out / FACTS),
-        "bytes": len(html),
+        **put,
         "policies": {
             p["policy"]: {"cases": p["cases"], "kept": p["kept"], "lent": p["lent"]["value"]} for p in facts["policies"]
         },

@@ -1,4 +1,4 @@
-"""Where a report of several folders is written: what may be in the way is found first."""
+"""Where a report of several folders is written: what may be in the way is found first, and page and numbers go there together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from pipelines import site
 from pipelines.errors import BadInput
-from pipelines.io import check_output
+from pipelines.io import check_output, write_bytes
 
 
 def for_report(out: Path, names: Sequence[str], read: Sequence[Path], overwrite: bool) -> None:
@@ -32,6 +34,15 @@ def for_report(out: Path, names: Sequence[str], read: Sequence[Path], overwrite:
         _nameable(out, path)
     for name in names:
         check_output("--out", out / name, [("OUT", path) for path in read], overwrite)
+
+
+def put_report(out: Path, names: tuple[str, str], html: bytes, numbers: bytes) -> dict[str, Any]:
+    """Write page and numbers under their names; returns where they are, and how long the page is."""
+    page, facts = (out / name for name in names)
+    write_bytes(page, html)
+    write_bytes(facts, numbers)
+    site.refresh(page)
+    return {"page": str(page), "json": str(facts), "bytes": len(html)}
 
 
 def _kind(path: Path) -> str:
