@@ -1,8 +1,9 @@
 //! Idle cores that services lend to BE jobs between two plans: `[[lend]]` of node.toml (docs/decisions/leases.md).
 //!
-//! What holds: the control loop alone grants leases, after a plan and never in one. It waits for no thread of a lender but for
-//! one write of its CPUs: what such a thread tells comes through a mutex that is held for a copy, and the server itself ends a lease. Whatever ends a thread ends its
-//! lease, with one line that says why; after a fault the next lease waits, longer each time. A thread that hangs has no successor.
+//! What holds: the control loop alone grants leases, after a plan and never in one. It waits for no thread of a lender but for one write
+//! of its CPUs: what such a thread tells comes through a mutex that is held for a copy, and the server itself ends a lease. Whatever ends
+//! a thread ends its lease, with one line that says why; after a fault the next lease waits, longer each time. A thread that hangs has no
+//! successor.
 //!
 //! A lender's policy starts afresh with each lease: another number of cores makes another model.
 
