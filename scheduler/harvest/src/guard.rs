@@ -1,6 +1,6 @@
 //! The two safeguards of SmartHarvest (section 3.4): the latest peak, and how long virtual CPUs wait for a core.
 
-use crate::said::Tally;
+use crate::said::{Stop, Tally};
 use crate::settings;
 use surefoot_server::Waits;
 
@@ -88,11 +88,12 @@ pub struct WaitGuard {
     /// Looks in a row that were too long.
     bad: u32,
     stopped_until_us: u64,
+    last: Option<Stop>,
 }
 
 impl WaitGuard {
     pub fn new(s: settings::Guard) -> Self {
-        WaitGuard { s, next_us: None, bad: 0, stopped_until_us: 0 }
+        WaitGuard { s, next_us: None, bad: 0, stopped_until_us: 0, last: None }
     }
 
     /// Whether waits are to be read now. The first look is a whole period after the start.
@@ -123,12 +124,18 @@ impl WaitGuard {
         }
         self.bad = 0;
         self.stopped_until_us = now_us + (self.s.stop_s * 1e6) as u64;
+        self.last = Some(Stop { at_us: now_us, dispatches: waits.dispatches, long: waits.long(), total_us: waits.total_us });
         true
     }
 
     /// Whether nothing may be lent now.
     pub fn stops(&self, now_us: u64) -> bool {
         now_us < self.stopped_until_us
+    }
+
+    /// The last time that lending was stopped.
+    pub fn last(&self) -> Option<Stop> {
+        self.last
     }
 
     fn period_us(&self) -> u64 {
@@ -174,7 +181,9 @@ mod tests {
         assert!(!g.look(1_500_000, &long));
         assert!(!g.look(2_000_000, &waits(50, Some(50), 0.0)));
         assert!(!g.look(2_500_000, &long) && !g.stops(2_500_000));
+        assert_eq!(g.last(), None);
         assert!(g.look(3_000_000, &long));
+        assert_eq!(g.last(), Some(Stop { at_us: 3_000_000, dispatches: 1000, long: Some(10), total_us: 0.0 }));
         assert!(!g.look(3_500_000, &long) && !g.look(4_000_000, &long), "it has stopped already");
         assert!(g.stops(3_000_001) && g.stops(12_999_999) && !g.stops(13_000_000));
         // It needs two looks again.

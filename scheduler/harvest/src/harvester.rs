@@ -4,7 +4,7 @@ use crate::baselines::PrevPeak;
 use crate::budget::Budget;
 use crate::caladan::Caladan;
 use crate::guard::WaitGuard;
-use crate::said::{Seen, Step, Tally, Why};
+use crate::said::{Seen, Step, Stop, Tally, Why};
 use crate::settings::{Settings, Window};
 use crate::smart::Smart;
 use surefoot_server::{names, Waits};
@@ -100,6 +100,11 @@ impl Harvester {
 
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// The last time that the long-term safeguard stopped lending.
+    pub fn last_stop(&self) -> Option<Stop> {
+        self.waits.as_ref().and_then(WaitGuard::last)
     }
 
     /// Whether [`Harvester::poll`] needs [`Seen::waiting_us`].
@@ -271,7 +276,7 @@ mod tests {
         assert_eq!(steady(&mut h, |_| 3, 20_400_000), 10);
         assert!(h.tally().trained > trained + 300, "{:?}", h.tally());
         assert_eq!(steady(&mut h, |_| 3, 20_700_000), 4);
-        assert_eq!(h.tally().stops, 1);
+        assert_eq!((h.tally().stops, h.last_stop().map(|s| (s.at_us, s.long))), (1, Some((10_500_000, Some(500)))));
     }
 
     proptest! {

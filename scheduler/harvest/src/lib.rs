@@ -30,5 +30,5 @@ pub mod window;
 
 pub use drive::drive;
 pub use harvester::{Harvester, NAMES};
-pub use said::{Seen, Step, Tally, Why};
+pub use said::{Seen, Step, Stop, Tally, Why};
 pub use settings::Settings;

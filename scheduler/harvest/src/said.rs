@@ -70,3 +70,15 @@ pub struct Tally {
     /// Times that waits stopped lending: the long-term safeguard.
     pub stops: u64,
 }
+
+/// What was seen when the long-term safeguard stopped lending: the waits of its last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stop {
+    pub at_us: u64,
+    /// Times that a thread was given a core.
+    pub dispatches: u64,
+    /// Of those, after more than [`surefoot_server::lease::LONG_WAIT_US`]; None where only sums are known.
+    pub long: Option<u64>,
+    /// All waits together, us.
+    pub total_us: f64,
+}

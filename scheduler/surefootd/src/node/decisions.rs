@@ -35,6 +35,33 @@ pub struct RunLine {
     pub version: String,
 }
 
+/// What has become of a `[[lend]]`: a line of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LendLine {
+    /// Since the first tick of the run.
+    pub t_ms: u64,
+    /// Since 1970, UTC; None on a virtual server that runs faster than time.
+    pub at_ms: Option<u64>,
+    pub lender: String,
+    pub borrower: String,
+    pub policy: String,
+    pub lend: LendNews,
+}
+
+/// See [`LendLine`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum LendNews {
+    /// Up to so many cores may be lent from now on: these CPUs.
+    Granted { cores: u32, cpus: String },
+    /// Nothing can be lent, for another reason than was said last.
+    Refused { why: String },
+    /// The long-term safeguard: everything is back for `stop_s`. What the last look saw; `long` is null where only sums are known.
+    Stopped { dispatches: u64, long: Option<u64>, mean_wait_us: f64, stop_s: f64 },
+    /// Everything is back; what was counted under the lease.
+    Ended { why: String, lasted_ms: u64, windows: u64, short: u64, exhausted: u64, stops: u64, moves: u64 },
+}
+
 /// The file of one run, open for appending.
 pub struct Journal {
     folder: Folder,
@@ -64,7 +91,7 @@ pub fn old_generation(path: &Path) -> PathBuf {
 
 /// Whether what begins so is a journal of decisions, or nothing yet. Of any version: each line has one of these keys.
 fn is_journal(head: &[u8]) -> bool {
-    const KEYS: [&str; 5] = ["run", "action", "effect", "report", "error"];
+    const KEYS: [&str; 6] = ["run", "action", "effect", "report", "error", "lend"];
     let head = head.trim_ascii_start();
     match head.iter().position(|b| *b == b'\n') {
         Some(end) => serde_json::from_slice::<serde_json::Value>(&head[..end]).is_ok_and(|v| KEYS.iter().any(|k| v.get(k).is_some())),
@@ -145,6 +172,12 @@ impl Journal {
         if let Some(error) = refused {
             self.line(&json!({ "t_ms": t_ms, "error": error }));
         }
+        self.flush();
+    }
+
+    /// What has become of leases; mostly nothing.
+    pub fn lends(&mut self, lines: &[LendLine]) {
+        lines.iter().for_each(|l| self.line(l));
         self.flush();
     }
 

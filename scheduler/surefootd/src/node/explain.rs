@@ -9,7 +9,7 @@ use crate::base::files::own_error;
 use crate::base::places::state_dir;
 use crate::base::say;
 use crate::base::utc;
-use crate::node::decisions::{old_generation, RunLine};
+use crate::node::decisions::{old_generation, LendLine, LendNews, RunLine};
 use crate::node::follower::{Closed, ClosedBy, Effect, Record};
 use crate::node::run::JOURNAL;
 use crate::stage::config::NodeConfig;
@@ -24,6 +24,7 @@ use surefoot_io::json;
 use surefoot_io::out::note;
 use surefoot_io::shown::{self, message};
 use surefoot_linux::own::plain_file;
+use surefoot_server::lease::LONG_WAIT_US;
 use surefoot_server::{ActionKind, HoldsIf, Report, Seen, FEATURE_NAMES};
 
 /// Twice what `journal_mb` may be.
@@ -46,6 +47,8 @@ pub struct Story {
     pub records: BTreeMap<u64, (Option<usize>, Record)>,
     /// What was not taken from services whose latency was unknown; with the index of its run.
     pub withheld: Vec<(Option<usize>, Withheld)>,
+    /// What has become of leases, oldest first; with the index of its run.
+    pub lends: Vec<(Option<usize>, LendLine)>,
     /// The first of them.
     pub damaged: Vec<Damage>,
     pub damaged_lines: u64,
@@ -161,6 +164,11 @@ impl Story {
                 (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
                 (None, _) => false,
             });
+            story.lends.retain(|(_, l)| match (l.at_ms, since) {
+                (Some(at), Since::At(t)) => at >= t,
+                (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
+                (None, _) => false,
+            });
             let newest = story.records.values().next_back().map(|(run, r)| (*run, r.t_ms));
             story.records.retain(|_, (run, r)| match (r.at_ms, since) {
                 (Some(at), Since::At(t)) => at >= t,
@@ -222,6 +230,8 @@ impl Story {
     fn take(&mut self, line: &[u8], wanted: &Wanted) -> serde_json::Result<()> {
         let v: Value = json::from_slice(line)?;
         let has = |key: &str| v.get(key).is_some();
+        // What belongs to no action.
+        let asked = |id: &str| wanted.service.as_ref().is_none_or(|s| s == id) && wanted.action.is_none() && wanted.id.is_none();
         if let Some(run) = v.get("run") {
             let run: RunLine = serde_json::from_value(run.clone())?;
             // A new generation repeats the line of its run.
@@ -243,8 +253,14 @@ impl Story {
             if let Some((_, r)) = self.records.get_mut(&c.id) {
                 r.effect = Some(c.effect);
             }
+        } else if has("lend") {
+            let line: LendLine = serde_json::from_value(v)?;
+            if [&line.lender, &line.borrower].into_iter().any(|id| asked(id)) {
+                self.lends.push((self.runs.len().checked_sub(1), line));
+                let surplus = self.lends.len().saturating_sub(wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
+                self.lends.drain(..surplus);
+            }
         } else if let Some(report) = v.get("report") {
-            let asked = |id: &str| wanted.service.as_ref().is_none_or(|s| s == id) && wanted.action.is_none() && wanted.id.is_none();
             let said = serde_json::from_value(report.clone())?;
             if let (Report::Withheld { service, why }, Some(t_ms)) = (said, v.get("t_ms").and_then(Value::as_u64)) {
                 if asked(&service) {
@@ -339,11 +355,39 @@ pub fn table(story: &Story) -> String {
     if story.records.is_empty() {
         out.push_str("no action\n");
     }
+    for (_, l) in &story.lends {
+        let when = l.at_ms.map_or_else(|| format!("{:.1} s into its run", l.t_ms as f64 / 1000.0), utc::text);
+        let [lender, borrower, policy] = [&l.lender, &l.borrower, &l.policy].map(|id| shown::line(id));
+        let _ = writeln!(out, "{when}  {lender} lends to {borrower} by {policy}: {}", lent(&l.lend));
+    }
     for (_, w) in &story.withheld {
         let s = w.t_ms as f64 / 1000.0;
         let _ = writeln!(out, "withheld from the policy, {s:.1} s into its run: {}: {}", shown::line(&w.service), shown::line(&w.why));
     }
     out
+}
+
+/// What has become of a lease, in words.
+fn lent(news: &LendNews) -> String {
+    match news {
+        LendNews::Granted { cores, cpus } => format!("up to {cores} cores (CPUs {}) from now on", shown::line(cpus)),
+        LendNews::Refused { why } => format!("nothing: {}", shown::line(why)),
+        LendNews::Stopped { dispatches, long, mean_wait_us, stop_s } => {
+            let waited = match long {
+                Some(long) => {
+                    format!("{long} of {dispatches} dispatches waited longer than {LONG_WAIT_US:.0} us, {} us in the mean", short(*mean_wait_us))
+                }
+                None => format!("{dispatches} dispatches waited {} us in the mean", short(*mean_wait_us)),
+            };
+            format!("nothing for {} s: {waited} (the long-term safeguard)", short(*stop_s))
+        }
+        LendNews::Ended { why, lasted_ms, windows, short: less, exhausted, stops, moves } => format!(
+            "everything is back after {:.1} s: {}. {windows} windows, {less} of them with less than their peak; cores exhausted {exhausted} times, \
+             stopped {stops} times, {moves} moves",
+            *lasted_ms as f64 / 1000.0,
+            shown::line(why)
+        ),
+    }
 }
 
 /// All that is known of one action.
@@ -632,6 +676,44 @@ mod tests {
         for other in [Wanted { service: Some("a".into()), ..all() }, Wanted { id: Some(1), ..all() }] {
             assert!(Story::read(&file, &other, 0).unwrap().withheld.is_empty());
         }
+    }
+
+    /// What became of leases comes back as it was written, by lender or borrower, by time and in number.
+    #[test]
+    fn leases_are_told() {
+        let line = |t_ms: u64, lend: LendNews| LendLine {
+            t_ms,
+            at_ms: Some(t_ms),
+            lender: "web".into(),
+            borrower: "batch".into(),
+            policy: "smartharvest".into(),
+            lend,
+        };
+        let told = [
+            line(100, LendNews::Granted { cores: 3, cpus: "1-3".into() }),
+            line(900, LendNews::Stopped { dispatches: 1000, long: Some(70), mean_wait_us: 12.5, stop_s: 10.0 }),
+            line(950, LendNews::Stopped { dispatches: 1000, long: None, mean_wait_us: 12.5, stop_s: 10.0 }),
+            line(2000, LendNews::Refused { why: "web has one whole core".into() }),
+        ];
+        let ended = LendNews::Ended { why: "w".into(), lasted_ms: 1500, windows: 60, short: 2, exhausted: 5, stops: 1, moves: 9 };
+        let lines = told.iter().map(|l| serde_json::to_string(l).unwrap());
+        let (_dir, file) = write(&lines.chain([serde_json::to_string(&line(1600, ended)).unwrap(), String::new()]).collect::<Vec<_>>());
+        let story = Story::read(&file, &all(), 2000).unwrap();
+        assert_eq!((story.lends.len(), story.damaged.len(), &story.lends[1].1), (5, 0, &told[1]));
+        let text = table(&story);
+        for words in [
+            "web lends to batch by smartharvest: up to 3 cores (CPUs 1-3) from now on",
+            "nothing for 10.0 s: 70 of 1000 dispatches waited longer than 50 us, 12.5 us in the mean (the long-term safeguard)",
+            "nothing for 10.0 s: 1000 dispatches waited 12.5 us in the mean",
+            "nothing: web has one whole core",
+            "back after 1.5 s: w. 60 windows, 2 of them with less than their peak; cores exhausted 5 times, stopped 1 times, 9 moves",
+        ] {
+            assert!(text.contains(words), "no \"{words}\": {text}");
+        }
+        let count = |w: Wanted| Story::read(&file, &w, 2000).unwrap().lends.len();
+        assert_eq!(["web", "batch", "other"].map(|id| count(Wanted { service: Some(id.into()), ..all() })), [5, 5, 0]);
+        assert_eq!((count(Wanted { id: Some(1), ..all() }), count(Wanted { last: Some(2), ..all() })), (0, 2));
+        assert_eq!(count(Wanted { since: Some(Since::Ago(500)), ..all() }), 2);
     }
 
     /// A line cut off at the end is passed over, one cut off in the middle is named, and what an older version wrote is counted.

@@ -7,12 +7,13 @@
 //!
 //! A lender's policy starts afresh with each lease: another number of cores makes another model.
 
+use super::decisions::{LendLine, LendNews};
 use super::status::LendStatus;
 use crate::stage::config::Lend;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use surefoot_harvest::{Harvester, Tally};
+use surefoot_harvest::{Harvester, Stop, Tally};
 use surefoot_linux::local::LocalLender;
 use surefoot_linux::LocalServer;
 use surefoot_server::{LendError, Lender, Observation, Server};
@@ -34,6 +35,7 @@ type Drive = fn(&mut dyn Lender, &mut Harvester, u64) -> Result<(), LendError>;
 struct Report {
     lent: u32,
     tally: Tally,
+    stop: Option<Stop>,
 }
 
 fn held(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
@@ -68,6 +70,8 @@ struct Entry {
     /// After a fault no lease is granted before.
     not_before_ms: u64,
     pause_ms: u64,
+    /// What the journal of decisions is to hear.
+    news: Vec<LendNews>,
 }
 
 /// Every `[[lend]]` of a configuration.
@@ -88,21 +92,51 @@ impl Lending {
             said: None,
             not_before_ms: 0,
             pause_ms: PAUSE_MS,
+            news: vec![],
         };
         Lending { entries: lends.iter().map(entry).collect(), drive: surefoot_harvest::drive }
     }
 
     /// Leases for what is in force, and an end to those whose threads have ended. To be called at every tick, when its plan is applied.
-    pub fn tick(&mut self, now_ms: u64, seen: &Observation, server: &mut LocalServer) {
+    /// What the journal of decisions is to hear of that, without a time of day.
+    pub fn tick(&mut self, now_ms: u64, seen: &Observation, server: &mut LocalServer) -> Vec<LendLine> {
         for e in &mut self.entries {
             e.end_of_thread(now_ms, server);
             if let Some(loan) = &mut e.loan {
                 loan.over = !server.is_in_a_lease(&e.wish.lender);
-                loan.say_stops(&e.wish);
+                e.news.extend(loan.say_stops(&e.wish));
             } else if now_ms >= e.not_before_ms {
                 e.grant(now_ms, seen, server, self.drive);
             }
         }
+        self.news(now_ms)
+    }
+
+    /// The run ends, and every lease with it.
+    pub fn end(&mut self, now_ms: u64) -> Vec<LendLine> {
+        for e in &mut self.entries {
+            if let Some(loan) = &e.loan {
+                e.news.push(ended("the daemon ends", now_ms.saturating_sub(loan.since_ms), &held(&loan.report).tally));
+            }
+        }
+        self.news(now_ms)
+    }
+
+    fn news(&mut self, now_ms: u64) -> Vec<LendLine> {
+        let of = |e: &mut Entry| {
+            let Lend { lender, borrower, policy, .. } = e.wish.clone();
+            let line = move |lend| LendLine {
+                t_ms: now_ms,
+                at_ms: None,
+                lender: lender.clone(),
+                borrower: borrower.clone(),
+                policy: policy.clone(),
+                lend,
+            };
+            std::mem::take(&mut e.news).into_iter().map(line).collect::<Vec<_>>()
+        };
+        // Most ticks have none.
+        self.entries.iter_mut().filter(|e| !e.news.is_empty()).flat_map(of).collect()
     }
 
     pub fn status(&self) -> Vec<LendStatus> {
@@ -121,18 +155,22 @@ impl Entry {
     fn end_of_thread(&mut self, now_ms: u64, server: &mut LocalServer) {
         let Some(loan) = self.loan.take_if(|loan| loan.thread.is_finished()) else { return };
         add(&mut self.past, &held(&loan.report).tally);
-        let why = match loan.thread.join() {
+        let Loan { since_ms, report, .. } = &loan;
+        let (since_ms, tally) = (*since_ms, held(report).tally);
+        let (why, is_fault) = match loan.thread.join() {
             // The server has said why.
-            Ok(Ok(()) | Err(LendError::Ended { .. })) => None,
-            Ok(Err(e)) => Some(e.to_string().trim_end_matches('.').to_string()),
-            Err(_) => Some("a fault of surefootd ended its thread. Please report it".into()),
+            Ok(Err(LendError::Ended { why, .. })) => (why, false),
+            Ok(Ok(())) => ("its thread was told to stop".into(), false),
+            Ok(Err(e)) => (e.to_string().trim_end_matches('.').to_string(), true),
+            Err(_) => ("a fault of surefootd ended its thread. Please report it".into(), true),
         };
-        let Some(why) = why else {
+        self.news.push(ended(&why, now_ms.saturating_sub(since_ms), &tally));
+        if !is_fault {
             self.pause_ms = PAUSE_MS;
             return;
-        };
+        }
         // A lease that went well for long says that the fault is another one.
-        if now_ms.saturating_sub(loan.since_ms) > MOST_PAUSE_MS {
+        if now_ms.saturating_sub(since_ms) > MOST_PAUSE_MS {
             self.pause_ms = PAUSE_MS;
         }
         self.fail(now_ms, &why);
@@ -167,18 +205,20 @@ impl Entry {
         let started = granted.and_then(|(lent_by, harvester, most, cpus)| {
             let loan = Loan::start(lent_by, harvester, most, now_ms, drive).map_err(|e| (e, true))?;
             tracing::info!("{lender} lends up to {most} cores (CPUs {cpus}) to {borrower}: {policy}, a look every {poll_ms} ms");
-            Ok(loan)
+            Ok((loan, LendNews::Granted { cores: most, cpus: cpus.to_string() }))
         });
         match started {
-            Ok(loan) => {
+            Ok((loan, news)) => {
                 self.loan = Some(loan);
                 self.leases += 1;
-                self.why = None;
+                (self.why, self.said) = (None, None);
+                self.news.push(news);
             }
             Err((why, is_fault)) => {
                 if self.said.as_ref() != Some(&why) {
                     tracing::warn!("{lender} lends nothing to {borrower}: {}", why.trim_end_matches('.'));
                     self.said = Some(why.clone());
+                    self.news.push(LendNews::Refused { why: why.clone() });
                 }
                 self.why = Some(why.clone());
                 if is_fault {
@@ -226,13 +266,20 @@ impl Loan {
     }
 
     /// A line for each time that the long-term safeguard stopped lending.
-    fn say_stops(&mut self, wish: &Lend) {
-        let stops = held(&self.report).tally.stops;
-        if stops > self.stops_said {
-            self.stops_said = stops;
-            let stop_s = wish.settings.guard.stop_s;
-            tracing::warn!("{} lends nothing for {stop_s} s: its threads waited too long for a CPU", wish.lender);
+    fn say_stops(&mut self, wish: &Lend) -> Option<LendNews> {
+        let Report { tally, stop, .. } = *held(&self.report);
+        if tally.stops <= self.stops_said {
+            return None;
         }
+        self.stops_said = tally.stops;
+        let stop_s = wish.settings.guard.stop_s;
+        let Stop { dispatches, long, total_us, .. } = stop.unwrap_or_default();
+        let mean_wait_us = total_us / dispatches.max(1) as f64;
+        tracing::warn!(
+            "{} lends nothing for {stop_s} s: its threads waited too long for a CPU, {mean_wait_us:.0} us in the mean",
+            wish.lender
+        );
+        Some(LendNews::Stopped { dispatches, long, mean_wait_us, stop_s })
     }
 }
 
@@ -247,12 +294,17 @@ fn lend(
     while !stop.load(Ordering::Relaxed) {
         let until_us = lender.now_us() + REPORT_US;
         let driven = drive(&mut lender, &mut harvester, until_us);
-        *held(report) = Report { lent: lender.lent().cores, tally: *harvester.tally() };
+        *held(report) = Report { lent: lender.lent().cores, tally: *harvester.tally(), stop: harvester.last_stop() };
         driven?;
         // A policy may pause for longer than a lender may be silent.
         lender.lend(harvester.cores() - harvester.kept())?;
     }
     Ok(())
+}
+
+fn ended(why: &str, lasted_ms: u64, tally: &Tally) -> LendNews {
+    let Tally { predicted: windows, short, exhausted, stops, moves, .. } = *tally;
+    LendNews::Ended { why: why.into(), lasted_ms, windows, short, exhausted, stops, moves }
 }
 
 fn add(to: &mut Tally, more: &Tally) {

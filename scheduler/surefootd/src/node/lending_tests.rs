@@ -17,6 +17,8 @@ struct Host {
     server: LocalServer,
     lending: Lending,
     now_ms: u64,
+    /// What the journal would have heard.
+    news: Vec<LendNews>,
 }
 
 fn put(at: &Path, path: &str, text: &str) {
@@ -53,7 +55,7 @@ impl Host {
         let lend = Lend { lender: "web".into(), borrower: "batch".into(), policy: policy.into(), poll_ms: 1, settings };
         let mut lending = Lending::new(&[lend]);
         lending.drive = drive;
-        let mut host = Host { dir, _state: state, server, lending, now_ms: 0 };
+        let mut host = Host { dir, _state: state, server, lending, now_ms: 0, news: vec![] };
         host.runs("S", 0);
         host.apply(&IDS.map(|(id, _, cpus)| (id, cpus)));
         host
@@ -73,7 +75,8 @@ impl Host {
 
     fn tick(&mut self) -> LendStatus {
         let seen = self.server.observe();
-        self.lending.tick(self.now_ms, &seen, &mut self.server);
+        let told = self.lending.tick(self.now_ms, &seen, &mut self.server);
+        self.news.extend(told.into_iter().map(|l| l.lend));
         self.lending.status().remove(0)
     }
 
@@ -115,6 +118,11 @@ fn idle_cores_are_lent_and_come_back() {
     assert_eq!((status.most_cores, status.leases), (2, 2));
     // What was counted under the first lease is not lost.
     assert!(status.moves >= 3, "{status:?}");
+    let granted = |cores, cpus: &str| LendNews::Granted { cores, cpus: cpus.into() };
+    let [first, LendNews::Ended { why, moves: 2.., .. }, second] = &host.news[..] else { panic!("{:?}", host.news) };
+    assert_eq!((first, why.as_str(), second), (&granted(3, "1-3"), "a plan changes the CPUs of one of them", &granted(2, "1-2")));
+    let last = host.lending.end(0);
+    assert!(matches!(&last[0].lend, LendNews::Ended { why, .. } if why == "the daemon ends"), "{last:?}");
     assert!(host.server.foreign_changes().is_empty(), "{:?}", host.server.foreign_changes());
     host.lending = Lending::new(&[]);
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -145,7 +153,10 @@ fn a_single_core_is_not_lent() {
     host.apply(&[("web", "0")]);
     let status = host.tick();
     assert_eq!((status.leases, status.most_cores), (0, 0));
-    assert!(status.why_not.unwrap().contains("web has one whole core for itself alone, and a lender keeps one"));
+    let why = status.why_not.unwrap();
+    assert!(why.contains("web has one whole core for itself alone, and a lender keeps one"));
+    host.tick();
+    assert_eq!(host.news, [LendNews::Refused { why }], "said once");
     host.apply(&[("web", "0-1")]);
     let status = host.tick();
     assert_eq!((status.leases, status.most_cores, status.why_not), (1, 1, None));
@@ -230,4 +241,6 @@ fn stops_are_counted() {
     assert_eq!((status.leases, status.cores, status.why_not), (1, 0, None));
     host.tick();
     assert_eq!(host.lending.entries[0].loan.as_ref().unwrap().stops_said, 1);
+    let stopped = LendNews::Stopped { dispatches: 1000, long: None, mean_wait_us: 1e6, stop_s: 10.0 };
+    assert_eq!(host.news.iter().filter(|n| **n == stopped).count(), 1, "{:?}", host.news);
 }

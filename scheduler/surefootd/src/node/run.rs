@@ -1,6 +1,6 @@
 //! `surefootd run`: observe, decide, apply, every 100 ms.
 
-use super::decisions::{Journal, RunLine};
+use super::decisions::{Journal, LendLine, RunLine};
 use super::follower::Follower;
 use super::learning::{self, Learning};
 use super::lending::Lending;
@@ -279,6 +279,14 @@ impl<'a> Story<'a> {
         }
     }
 
+    /// What has become of leases; mostly nothing.
+    fn lends(&mut self, mut lines: Vec<LendLine>) {
+        let Some(j) = self.journal.as_mut().filter(|_| !lines.is_empty()) else { return };
+        let at_ms = self.clock.map(|c| c());
+        lines.iter_mut().for_each(|l| l.at_ms = at_ms);
+        j.lends(&lines);
+    }
+
     fn end(&mut self, t_ms: u64, seen: &Observation) {
         let closed = self.follower.end(t_ms, seen);
         if let Some(j) = &mut self.journal {
@@ -422,7 +430,7 @@ fn control(
             }
         }
         if let (Node::Local(s), false) = (&mut *node, config.lends.is_empty()) {
-            lending.tick(now, &seen, s);
+            story.lends(lending.tick(now, &seen, s));
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).lends(lending.status());
         }
         let (learnt, learn) = timed(|| policy.between());
@@ -449,6 +457,7 @@ fn control(
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).absent(ids);
         }
         if stop::requested() || end_ms.is_some_and(|e| now >= e) {
+            story.lends(lending.end(now));
             story.end(now, &seen);
             break;
         }
