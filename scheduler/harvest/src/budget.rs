@@ -66,7 +66,7 @@ impl Budget {
         // Where sums alone are known, as many long ones as could make the sum.
         let long = waits.over.map_or(waits.total_us / bounds_us[at], |n| n[at] as f64);
         let most = self.most();
-        self.left = (self.left + self.s.budget.share * all - long).clamp(-most, most);
+        self.left = (self.left + self.s.budget.share * all - long).clamp(-most * self.s.budget.debt, most);
     }
 
     /// What a full budget holds.

@@ -6,6 +6,8 @@ use surefoot_server::Waits;
 
 /// Parts of the time in which the latest peak is looked for.
 const PARTS: usize = 64;
+/// Longest stop of the long-term safeguard, s.
+const MOST_STOP_S: f64 = 3600.0;
 
 /// Most busy cores of the latest time. Whole parts are forgotten, one by one: a peak is known for its time, and for up to a 64th of it longer.
 #[derive(Clone, Debug)]
@@ -88,12 +90,16 @@ pub struct WaitGuard {
     /// Looks in a row that were too long.
     bad: u32,
     stopped_until_us: u64,
+    /// How long that stop is, s; 0 before the first.
+    stopped_s: f64,
+    /// Of looks with too few dispatches to judge, which count in the next.
+    few: Waits,
     last: Option<Stop>,
 }
 
 impl WaitGuard {
     pub fn new(s: settings::Guard) -> Self {
-        WaitGuard { s, next_us: None, bad: 0, stopped_until_us: 0, last: None }
+        WaitGuard { s, next_us: None, bad: 0, stopped_until_us: 0, stopped_s: 0.0, few: Waits::default(), last: None }
     }
 
     /// Whether waits are to be read now. The first look is a whole period after the start.
@@ -109,22 +115,29 @@ impl WaitGuard {
     pub fn look(&mut self, now_us: u64, waits: &Waits) -> bool {
         self.next_us = Some(now_us + self.period_us());
         if self.stops(now_us) {
-            self.bad = 0;
+            (self.bad, self.few) = (0, Waits::default());
+            return false;
+        }
+        let waits = std::mem::take(&mut self.few).and(waits);
+        if waits.dispatches < self.s.least_dispatches {
+            self.few = waits;
             return false;
         }
         let all = waits.dispatches as f64;
-        let long = match waits.long() {
+        let is_long = match waits.long() {
             // Few dispatches have more than their share by chance.
             Some(long) => long > 0 && long as f64 >= self.s.long_share * all + self.s.sure * (self.s.long_share * all).sqrt(),
             None => waits.total_us >= self.s.mean_wait_us * all,
         };
-        self.bad = if long && waits.dispatches >= self.s.least_dispatches { self.bad + 1 } else { 0 };
+        self.bad = if is_long { self.bad + 1 } else { 0 };
         if self.bad < self.s.looks {
             return false;
         }
         self.bad = 0;
-        self.stopped_until_us = now_us + (self.s.stop_s * 1e6) as u64;
-        self.last = Some(Stop { at_us: now_us, dispatches: waits.dispatches, long: waits.long(), total_us: waits.total_us });
+        let again = self.stopped_s > 0.0 && now_us.saturating_sub(self.stopped_until_us) as f64 <= self.stopped_s * 1e6;
+        self.stopped_s = if again { (self.stopped_s * self.s.stop_grows).min(MOST_STOP_S) } else { self.s.stop_s };
+        self.stopped_until_us = now_us + (self.stopped_s * 1e6) as u64;
+        self.last = Some(Stop { at_us: now_us, waits, stop_s: self.stopped_s });
         true
     }
 
@@ -178,12 +191,10 @@ mod tests {
         assert!(!g.look(500_000, &long));
         assert!(!g.is_due(900_000) && g.is_due(1_000_000));
         assert!(!g.look(1_000_000, &waits(1000, Some(9), 0.0)));
-        assert!(!g.look(1_500_000, &long));
-        assert!(!g.look(2_000_000, &waits(50, Some(50), 0.0)));
         assert!(!g.look(2_500_000, &long) && !g.stops(2_500_000));
         assert_eq!(g.last(), None);
         assert!(g.look(3_000_000, &long));
-        assert_eq!(g.last(), Some(Stop { at_us: 3_000_000, dispatches: 1000, long: Some(10), total_us: 0.0 }));
+        assert_eq!(g.last(), Some(Stop { at_us: 3_000_000, waits: long, stop_s: 10.0 }));
         assert!(!g.look(3_500_000, &long) && !g.look(4_000_000, &long), "it has stopped already");
         assert!(g.stops(3_000_001) && g.stops(12_999_999) && !g.stops(13_000_000));
         // It needs two looks again.
@@ -192,6 +203,34 @@ mod tests {
         let mut g = WaitGuard::new(settings::Guard::default());
         let twice = |g: &mut WaitGuard, n| (0..2).map(|_| g.look(1, &waits(1000, Some(n), 0.0))).last();
         assert_eq!([60, 61].map(|n| twice(&mut g, n)), [Some(false), Some(true)]);
+    }
+
+    /// Few dispatches are judged together with those of the next looks: a light load is guarded, too. A stop forgets them.
+    #[test]
+    fn few_dispatches_are_added_up() {
+        let mut g = WaitGuard::new(settings::Guard::default());
+        let few = waits(40, Some(30), 0.0);
+        let looks: Vec<bool> = (1..=6).map(|n| g.look(n * 500_000, &few)).collect();
+        assert_eq!(looks, [false, false, false, false, false, true]);
+        assert_eq!(g.last().map(|s| (s.waits.dispatches, s.waits.long())), Some((120, Some(90))));
+        g.look(3_500_000, &few);
+        let looks: Vec<bool> = (27..=32).map(|n| g.look(n * 500_000, &few)).collect();
+        assert_eq!(looks, [false, false, false, false, false, true]);
+    }
+
+    /// A stop that comes soon after the last one is longer; after a good time stops are short again.
+    #[test]
+    fn stops_grow_while_they_come_one_after_the_other() {
+        let mut g = WaitGuard::new(settings::Guard { stop_grows: 2.0, ..settings::Guard::default() });
+        let long = waits(1000, Some(500), 0.0);
+        let mut stop = |at_s: f64| {
+            (0..2).for_each(|n| {
+                g.look((at_s * 1e6) as u64 + n, &long);
+            });
+            g.last().unwrap().stop_s
+        };
+        assert_eq!([1.0, 12.0, 33.0, 74.0].map(&mut stop), [10.0, 20.0, 40.0, 80.0]);
+        assert_eq!([400.0, 421.0].map(&mut stop), [10.0, 10.0]);
     }
 
     /// Where sums alone are known the mean counts; a setting turns the guard off.

@@ -39,6 +39,8 @@ pub struct Harvester {
     all_back: bool,
     /// All cores at hand were busy at the last reading.
     was_exhausted: bool,
+    /// Last reading at which fewer than two of the cores at hand idled.
+    near_us: u64,
     tally: Tally,
 }
 
@@ -79,6 +81,7 @@ impl Harvester {
             settled_us: 0,
             all_back: false,
             was_exhausted: false,
+            near_us: 0,
             tally: Tally::default(),
         })
     }
@@ -100,6 +103,11 @@ impl Harvester {
 
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Whether it takes more than one thread more to exhaust the cores at hand, and has for long: fewer readings will do.
+    fn is_quiet(&self, now_us: u64) -> bool {
+        self.window.quiet_ms > 0.0 && now_us.saturating_sub(self.near_us) as f64 >= self.window.quiet_ms * 1e3
     }
 
     /// The last time that the long-term safeguard stopped lending.
@@ -168,7 +176,10 @@ impl Harvester {
         // Caladan takes every idle core; the others keep one beside the busy ones, so that no running task is stopped.
         let spare = u32::from(!matches!(self.law, Law::Caladan(_)));
         let keep = keep.map(|(k, why)| (k.max(busy + spare).clamp(self.least, self.cores), why)).filter(|(k, _)| *k != self.kept);
-        self.next_us = now_us + self.poll_us;
+        if busy + 2 > here {
+            self.near_us = now_us;
+        }
+        self.next_us = now_us + if self.is_quiet(now_us) { self.window.quiet_poll_us.max(self.poll_us) } else { self.poll_us };
         if let Some((k, _)) = keep {
             self.kept = k;
             self.tally.moves += 1;
@@ -241,6 +252,23 @@ mod tests {
         assert!(h.tally().short == 0 && h.tally().predicted > 100, "{:?}", h.tally());
     }
 
+    /// Where two cores idle for long readings are fewer; the first one at which they do not brings the others back.
+    #[test]
+    fn quiet_cores_are_read_less_often() {
+        let mut s = Settings::default();
+        s.window.quiet_ms = 1.0;
+        let mut h = Harvester::named("no-harvest", 10, 9, &s).unwrap();
+        let mut next = |now_us, busy| h.poll(&seen(now_us, busy, 10)).next_us - now_us;
+        assert_eq!(
+            [(0, 9), (950, 8), (1000, 8), (1500, 8), (2000, 9), (2050, 0), (3000, 0)].map(|(t, b)| next(t, b)),
+            [50, 50, 500, 500, 50, 50, 500]
+        );
+        // A clock that runs backwards is no quiet.
+        assert_eq!([(1000, 9), (500, 0)].map(|(t, b)| next(t, b)), [50, 50]);
+        let mut never = Harvester::named("no-harvest", 10, 9, &Settings::default()).unwrap();
+        assert_eq!(never.poll(&seen(10_000_000, 0, 10)).next_us, 10_000_050);
+    }
+
     /// Exhausted cores bring back one more than the latest peak at once, or all; nothing is learnt from that window.
     #[test]
     fn exhausted_cores_come_back_at_once() {
@@ -276,7 +304,7 @@ mod tests {
         assert_eq!(steady(&mut h, |_| 3, 20_400_000), 10);
         assert!(h.tally().trained > trained + 300, "{:?}", h.tally());
         assert_eq!(steady(&mut h, |_| 3, 20_700_000), 4);
-        assert_eq!((h.tally().stops, h.last_stop().map(|s| (s.at_us, s.long))), (1, Some((10_500_000, Some(500)))));
+        assert_eq!((h.tally().stops, h.last_stop().map(|s| (s.at_us, s.waits.long()))), (1, Some((10_500_000, Some(500)))));
     }
 
     proptest! {
@@ -292,6 +320,7 @@ mod tests {
             s.learn.warm_windows = 2;
             s.window.length_ms = 1.0;
             s.window.settle_ms = 0.2;
+            s.window.quiet_ms = 0.5;
             let mut h = Harvester::named(name, 10, most_lent, &s).unwrap();
             for (i, (busy, here, waiting)) in readings.into_iter().enumerate() {
                 let now_us = h.next_us();

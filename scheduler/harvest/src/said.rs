@@ -1,5 +1,7 @@
 //! What a policy sees, what it answers and why, and what it has done so far.
 
+use surefoot_server::Waits;
+
 /// What is seen at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
@@ -75,10 +77,7 @@ pub struct Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stop {
     pub at_us: u64,
-    /// Times that a thread was given a core.
-    pub dispatches: u64,
-    /// Of those, after more than [`surefoot_server::lease::LONG_WAIT_US`]; None where only sums are known.
-    pub long: Option<u64>,
-    /// All waits together, us.
-    pub total_us: f64,
+    pub waits: Waits,
+    /// For how long nothing is lent.
+    pub stop_s: f64,
 }

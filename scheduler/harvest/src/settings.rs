@@ -11,6 +11,8 @@ settings! {
         length_ms: f64 = 25.0, 0.1..=10_000, "ms", "of one window: one prediction", SmartHarvest;
         settle_ms: f64 = 10.0, 0..=1000, "ms", "after cores have been moved in which nothing is decided", SmartHarvest;
         settle_polls: u8 = 1, 0..=1, "0 or 1", "whether readings go on in that time and count in the next window", TuneWorlds;
+        quiet_ms: f64 = 0.0, 0..=60_000, "ms", "in which two of the cores at hand idled at every reading, after which it is quiet; 0: it never is", TuneWorlds;
+        quiet_poll_us: u64 = 500, 1..=100_000, "us", "between two readings while it is quiet", TuneWorlds;
     }
 
     /// The learner.
@@ -31,6 +33,7 @@ settings! {
         long_share: f64 = 0.01, 0..=1, "share", "of dispatches that may wait long", SmartHarvest;
         looks: u32 = 2, 1..=100, "looks", "in a row with more than that: all cores come back", SmartHarvest;
         stop_s: f64 = 10.0, 0.1..=3600, "s", "in which nothing is lent then", SmartHarvest;
+        stop_grows: f64 = 1.0, 1..=10, "factor", "by which a stop is longer that comes as long as the last one took, or sooner, after its end; up to an hour", TuneWorlds;
         sure: f64 = 16.0, 0..=100, "deviations", "by which the number of long waits must be above that share to say something", TuneWorlds;
         least_dispatches: u64 = 100, 1..=1_000_000, "dispatches", "in a look that say something of a share", SmartHarvestOpen;
         mean_wait_us: f64 = 10.0, 0.1..=100_000, "us", "of the mean wait that count as too long where a host knows sums alone", SmartHarvestOpen;
@@ -41,6 +44,7 @@ settings! {
         share: f64 = 0.003, 0..=1, "share", "of dispatches that may wait long in the mean", TuneWorlds;
         long: f64 = 0.4, 0..=100, "share", "of the mean time that a thread runs at a time from which a wait is long; 12.5 us at least", TuneWorlds;
         length_s: f64 = 2.0, 0.1..=600, "s", "of waits that a full budget holds, and in which peaks are forgotten", TuneWorlds;
+        debt: f64 = 30.0, 0..=1000, "budgets", "of long waits above the share that are remembered", TuneWorlds;
         usual: f64 = 0.6, 0..=1, "share", "of windows whose peak a full budget keeps", TuneWorlds;
     }
 

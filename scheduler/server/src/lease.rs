@@ -124,6 +124,18 @@ pub struct Waits {
 }
 
 impl Waits {
+    /// These and more of them. Counts by bounds are known where both have them, or where one has no dispatch.
+    #[must_use]
+    pub fn and(self, more: &Waits) -> Waits {
+        let over = match (self.over, more.over) {
+            (Some(a), Some(b)) => Some(std::array::from_fn(|i| a[i] + b[i])),
+            (None, b) if self.dispatches == 0 => b,
+            (a, None) if more.dispatches == 0 => a,
+            _ => None,
+        };
+        Waits { dispatches: self.dispatches + more.dispatches, over, total_us: self.total_us + more.total_us }
+    }
+
     /// Dispatches after more than [`LONG_WAIT_US`]; None where only sums are known.
     pub fn long(&self) -> Option<u64> {
         self.over.map(|over| over[LONG])
@@ -192,6 +204,17 @@ mod tests {
 
     fn holds(p: &Platform, cpus: &str) -> Allocation {
         Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..Allocation::everything(p) }
+    }
+
+    /// Counts by bounds stay known as long as every dispatch is counted so.
+    #[test]
+    fn waits_add_up() {
+        let some = |dispatches, over: Option<u64>| Waits { dispatches, over: over.map(|n| [n; WAIT_BOUNDS]), total_us: 2.0 };
+        let both = some(3, Some(1)).and(&some(4, Some(2)));
+        assert_eq!((both.dispatches, both.long(), both.total_us), (7, Some(3), 4.0));
+        assert_eq!(Waits::default().and(&both), both);
+        assert_eq!(both.and(&Waits::default()), both);
+        assert_eq!(both.and(&some(1, None)).long(), None);
     }
 
     /// Each broken rule gives one line; whole cores of the lender alone are lent, all but one of them at most.

@@ -204,6 +204,9 @@ pub struct HarvestEval {
     /// Drawn primary workloads of one range, e.g. test:1..40 (docs/worlds.md)
     #[arg(long, value_name = "RANGE:N")]
     pub worlds: Vec<String>,
+    /// Loads of drawn workloads as shares of their own, comma-separated, e.g. 0.05,0.3,1
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", requires = "worlds", default_value = "1", value_parser = load_share)]
+    pub load_shares: Vec<f64>,
     /// Policies in place of each experiment's own (f10, f11, f13, f14 keep theirs), comma-separated: no-harvest, fixed-buffer-N, prev-peak, prev-peak-N, smartharvest, wait-budget, caladan
     #[arg(long, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES")]
     pub policies: Vec<String>,
@@ -237,6 +240,10 @@ pub struct HarvestEval {
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn load_share(text: &str) -> Result<f64, String> {
+    text.trim().parse().ok().filter(|x| (0.001..=10.0).contains(x)).ok_or_else(|| "no share of a load. Give 0.001 to 10".into())
 }
 
 /// A length of time from a tenth of a second to a day.

@@ -272,9 +272,8 @@ impl Loan {
             return None;
         }
         self.stops_said = tally.stops;
-        let stop_s = wish.settings.guard.stop_s;
-        let Stop { dispatches, long, total_us, .. } = stop.unwrap_or_default();
-        let mean_wait_us = total_us / dispatches.max(1) as f64;
+        let Stop { waits, stop_s, .. } = stop.unwrap_or_default();
+        let (dispatches, long, mean_wait_us) = (waits.dispatches, waits.long(), waits.total_us / waits.dispatches.max(1) as f64);
         tracing::warn!(
             "{} lends nothing for {stop_s} s: its threads waited too long for a CPU, {mean_wait_us:.0} us in the mean",
             wish.lender

@@ -64,6 +64,8 @@ const PAIR: &[&str] = &[
 const RUN_REQUESTS: f64 = 400_000.0;
 /// A run has at least so many seconds, and at most so many.
 const RUN_S: [f64; 2] = [30.0, 200.0];
+/// The same for drawn workloads.
+const WORLD_S: [f64; 2] = [60.0, 600.0];
 
 /// A policy, what differs, and the settings that make the difference.
 type Variant<'a> = (&'a str, &'a str, &'a [(&'a str, f64)]);
@@ -304,11 +306,11 @@ impl Asked<'_> {
         Ok(f64::from(threads) / (w.task_us * 1e-6 * f64::from(w.fanout)))
     }
 
-    /// The drawn workloads of worlds, each alone; [`drawn`] has them.
+    /// The drawn workloads of worlds, each alone at each share of its load; [`drawn`] has them. A light load runs for longer.
     ///
     /// # Errors
     /// [`Error::BadInput`].
-    pub fn worlds(&self, worlds: Worlds) -> Result<Vec<Case>> {
+    pub fn worlds(&self, worlds: Worlds, load_shares: &[f64]) -> Result<Vec<Case>> {
         let policies = [
             "no-harvest",
             "smartharvest",
@@ -319,13 +321,23 @@ impl Asked<'_> {
             "fixed-buffer-8",
             "fixed-buffer-9",
         ];
-        let one = |id: surefoot_vserver::world::WorldId| {
-            let case = self.case("worlds", &id.prefix(), &[(&id.prefix(), None)], self.entries(&policies))?;
-            let s = self.duration_s.unwrap_or(60.0);
+        let one = |(id, share): (surefoot_vserver::world::WorldId, f64)| {
+            let world = id.prefix();
+            let (qps, most) = (self.bursts.workload(&world).map_err(bad)?.qps, self.most_rps(&world)?);
+            let load = qps * share;
+            if share > 1.0 && load > most {
+                return Err(Error::BadInput(format!(
+                    "--load-shares {share}: the queue of {world} would grow without end. Give at most {:.2}, which its threads serve",
+                    most / qps
+                )));
+            }
+            let (name, load) = if share == 1.0 { (world.clone(), None) } else { (format!("{world}@{share}"), Some(load)) };
+            let case = self.case("worlds", &name, &[(&world, load)], self.entries(&policies))?;
+            let s = self.duration_s.unwrap_or((60.0 / share).clamp(WORLD_S[0], WORLD_S[1]));
             let stages = case.stages.iter().map(|x| Stage { s, ..*x }).collect();
             Ok(self.settled(Case { stages, ..case }))
         };
-        worlds.ids().map(one).collect()
+        worlds.ids().flat_map(|id| load_shares.iter().map(move |share| (id, *share))).map(one).collect()
     }
 }
 

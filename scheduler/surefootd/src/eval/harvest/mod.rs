@@ -76,7 +76,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
         cases.push(asked.group(group)?);
     }
     for w in &worlds {
-        cases.extend(asked.worlds(*w)?);
+        cases.extend(asked.worlds(*w, &args.load_shares)?);
     }
     let runs = runs_of(&cases, bursts.primary().map_err(cases::bad)?.cores, args.seeds)?;
     at.read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
@@ -90,6 +90,7 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
         "experiments": named,
         "primaries": args.primaries,
         "worlds": args.worlds,
+        "load_shares": args.load_shares,
         "policies": args.policies,
         "mover": asked.mover,
         "duration_s": args.duration_s,

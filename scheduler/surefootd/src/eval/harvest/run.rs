@@ -42,6 +42,8 @@ pub struct Row {
     pub peak_busy: f64,
     /// Share of dispatches that waited more than 50 µs.
     pub long_waits: f64,
+    /// Readings of busy cores.
+    pub readings_per_s: f64,
     pub moves: u64,
     pub exhausted: u64,
     pub stops: u64,
@@ -54,7 +56,7 @@ pub struct Row {
 }
 
 /// Columns of rows.csv, in order.
-pub const COLUMNS: [&str; 26] = [
+pub const COLUMNS: [&str; 27] = [
     "experiment",
     "case",
     "policy",
@@ -73,6 +75,7 @@ pub const COLUMNS: [&str; 26] = [
     "cores_busy",
     "peak_busy",
     "long_waits",
+    "readings_per_s",
     "moves",
     "exhausted",
     "stops",
@@ -262,6 +265,7 @@ pub fn run(case: &Case, entry: &Entry, bursts: &Bursts, seed: u64) -> Result<Vec
                 cores_busy: (to.used - from.used) / s,
                 peak_busy: lender.peaks / lender.windows.max(1) as f64,
                 long_waits: lender.waits[1] as f64 / lender.waits[0].max(1) as f64,
+                readings_per_s: since(|t| t.readings) as f64 / s,
                 moves: since(|t| t.moves),
                 exhausted: since(|t| t.exhausted),
                 stops: since(|t| t.stops),
