@@ -7,5 +7,5 @@ mod feed;
 mod object;
 mod words;
 
-pub use feed::{programs, spent, Counts, Feed, Handles, Hierarchy, Watch};
+pub use feed::{programs, programs_for, spent, Counts, Feed, Handles, Hierarchy, Watch};
 pub use object::{load, Refused, Stats};

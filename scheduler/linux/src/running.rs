@@ -8,9 +8,14 @@ use crate::cgroup::Version;
 use crate::cgroup::{Cgroup, Mounts};
 use crate::root::Root;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// Number of the cgroup namespace in which the kernel starts (PROC_CGROUP_INIT_INO).
 const FIRST_NAMESPACE: &str = "cgroup:[4026531835]";
+
+const OTHER_KERNEL: &str = "the files are not those of this kernel";
+/// How a load begins to say so that was refused for want of rights.
+const FORBIDDEN: &str = "programs may not be loaded";
 
 /// Programs that another process has loaded, by their descriptors, and what that process says of them.
 #[derive(Debug)]
@@ -30,9 +35,9 @@ fn depth(root: &Root, mounts: &Mounts, group: &Cgroup) -> Result<usize, String> 
 }
 
 #[cfg(feature = "bpf")]
-pub use with::{load, Programs, Watched};
+pub use with::{cost, load, Programs, Watched};
 #[cfg(not(feature = "bpf"))]
-pub use without::{load, Programs, Watched};
+pub use without::{cost, load, Programs, Watched};
 
 /// The programs, from the actuator that `root` goes through or loaded by this process.
 ///
@@ -40,12 +45,31 @@ pub use without::{load, Programs, Watched};
 /// One line: why there are none, and what would help.
 pub fn programs(root: &Root, version: Version) -> Result<Programs, String> {
     if !root.is_host() {
-        return Err("the files are not those of this kernel".into());
+        return Err(OTHER_KERNEL.into());
     }
     match root.files.running() {
         Some(handed) => Programs::of(handed.map_err(|e| format!("the actuator gives no programs: {e}"))?),
         None => Programs::of(load(version)?),
     }
+}
+
+/// What they cost here, measured for a moment; or why there are none.
+///
+/// # Errors
+/// As [`programs`].
+pub fn probe(root: &Root, version: Option<Version>) -> Result<String, String> {
+    if !root.is_host() {
+        return Err(OTHER_KERNEL.into());
+    }
+    let handed = load(version.ok_or("no cgroup hierarchy is mounted")?)?;
+    let cost = cost(Duration::from_millis(100));
+    drop(handed);
+    Ok(cost)
+}
+
+/// Whether only rights are missing.
+pub fn is_forbidden(why: &str) -> bool {
+    why.starts_with(FORBIDDEN)
 }
 
 #[cfg(feature = "bpf")]
@@ -68,6 +92,23 @@ mod with {
         let Handles { shared, slots, banks, seed, hooks, cpus } = surefoot_bpf::programs(hierarchy).map_err(|e| e.to_string())?;
         let descriptors = [shared, slots, banks, seed].into_iter().chain(hooks).collect();
         Ok(Handed { descriptors, said: cpus.to_string() })
+    }
+
+    /// Time of a run of them, counted by the kernel for so long.
+    pub fn cost(during: Duration) -> String {
+        let counting = match surefoot_bpf::Stats::count() {
+            Ok(counting) => counting,
+            Err(e) => return format!("what they cost is not counted: {e}"),
+        };
+        let before = surefoot_bpf::spent();
+        std::thread::sleep(during);
+        let now = surefoot_bpf::spent();
+        drop(counting);
+        let (runs, time) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+        if runs == 0 {
+            return "they did not run".into();
+        }
+        format!("{} ns a run, {runs} runs in {} ms", time.as_nanos() / u128::from(runs), during.as_millis())
     }
 
     /// Programs in the kernel, and the memory that they write.
@@ -121,12 +162,17 @@ mod without {
     use super::Handed;
     use crate::cgroup::{Cgroup, Mounts, Version};
     use crate::root::Root;
+    use std::time::Duration;
     use surefoot_server::Waits;
 
     /// # Errors
     /// Always: this build has none.
     pub fn load(_: Version) -> Result<Handed, String> {
         Err("this build has no programs for the kernel (cargo feature bpf)".into())
+    }
+
+    pub fn cost(_: Duration) -> String {
+        String::new()
     }
 
     #[derive(Clone, Debug)]

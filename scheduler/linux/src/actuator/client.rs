@@ -148,7 +148,7 @@ impl RemoteFiles {
 }
 
 /// One message, with the descriptors that came with it.
-fn take(line: &Line, buffer: &mut [u8], control: &mut Vec<u8>, descriptors: &mut Vec<OwnedFd>) -> nix::Result<usize> {
+fn take(line: &Line, buffer: &mut [u8], control: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> nix::Result<usize> {
     let mut into = [IoSliceMut::new(buffer)];
     let got = recvmsg::<()>(line.as_raw_fd(), &mut into, Some(control), MsgFlags::MSG_CMSG_CLOEXEC)?;
     for message in got.cmsgs()? {
