@@ -9,7 +9,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 # What a package brings is looked up by command, so that other sources of the same tool are fine.
 declare -A package_of=(
-  [cc]=gcc [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
+  [cc]=gcc [clang]=clang [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
   [redis-server]=redis-server
 )
 # Made for x86 alone.
@@ -24,6 +24,9 @@ if command -v docker >/dev/null && ! command -v dockerd >/dev/null && ! docker i
   missing+=(docker.io)
 fi
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+# libbpf is built with the node and brings neither.
+[ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
+[ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 # LightGBM's wheel lacks it.
 ldconfig -p | grep 'libgomp\.so\.1 ' >/dev/null || missing+=(libgomp1)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)

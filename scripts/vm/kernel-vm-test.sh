@@ -2,7 +2,7 @@
 # Tests of surefoot-linux on stock Debian kernels, each in a virtual machine (docs/test-kernel.md).
 #   scripts/vm/kernel-vm-test.sh [-k "KERNEL..."] [NAME...]     only tests whose name contains one of NAME
 # -k: kernels 6.1 and 6.12 of Debian 12, one after the other; default: the one that SUREFOOT_KERNEL names, else that of linux-image-amd64
-# SUREFOOT_COSMOS_PLANS, _KILLS, _SEED: how often cosmos.rs does what it does at random; SUREFOOT_VM_TIMEOUT_S: what a machine may take (600)
+# SUREFOOT_COSMOS_PLANS, _KILLS, _SEED, SUREFOOT_LEND_KILLS: how often cosmos.rs and lend.rs do what they do at random; SUREFOOT_VM_TIMEOUT_S: what a machine may take (600)
 set -euo pipefail
 kernels=
 while getopts k: option; do

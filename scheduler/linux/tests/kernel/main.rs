@@ -6,5 +6,6 @@
 mod actuator;
 mod cosmos;
 mod groups;
+mod lend;
 mod server;
 mod support;

@@ -1,0 +1,11 @@
+//! Programs in the kernel that tell what no file does, and their readers.
+//!
+//! `build.rs` compiles each `bpf/*.bpf.c` with clang. The object is a part of this crate: a node has no compiler, and libbpf fits the object
+//! to the running kernel (CO-RE). [`object::load`] loads one, and says in a line why it cannot.
+
+mod feed;
+mod object;
+mod words;
+
+pub use feed::{programs, programs_for, spent, Counts, Feed, Handles, Hierarchy, Watch};
+pub use object::{load, Refused, Stats};
