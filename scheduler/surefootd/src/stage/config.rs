@@ -30,7 +30,7 @@ pub const INTERVAL_MS: RangeInclusive<u64> = 10..=60_000;
 pub const POLL_MS: RangeInclusive<f64> = 0.01..=100.0;
 const POLL_DEFAULT_MS: f64 = 5.0;
 /// What decides below a tick by default.
-const LEND_POLICY: &str = "smartharvest";
+const LEND_POLICY: &str = "wait-budget";
 /// Between two steps of learning.
 pub const LEARN_EVERY_MS: RangeInclusive<u64> = 100..=3_600_000;
 
@@ -887,7 +887,7 @@ mod tests {
         let entry = |lender: &str, borrower: &str, more: &str| format!("[[lend]]\nlender = {lender:?}\nborrower = {borrower:?}\n{more}\n");
         assert_eq!(node("").unwrap().lends, []);
         let l = node(&entry("web", "batch", "")).unwrap().lends.remove(0);
-        assert_eq!((l.lender.as_str(), l.borrower.as_str(), l.policy.as_str(), l.poll_ms), ("web", "batch", "smartharvest", 5.0));
+        assert_eq!((l.lender.as_str(), l.borrower.as_str(), l.policy.as_str(), l.poll_ms), ("web", "batch", "wait-budget", 5.0));
         assert_eq!((l.settings.window.poll_us, l.settings.window.length_ms), (5000, 25.0));
         let l = node(&entry("web", "batch", "policy = \"caladan\"\npoll_ms = 0.05")).unwrap().lends.remove(0);
         assert_eq!((l.settings.window.poll_us, l.settings.caladan.poll_us), (50, 50));
