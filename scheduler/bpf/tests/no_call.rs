@@ -1,38 +1,20 @@
 //! A look makes no system call and allocates nothing. The kernel says so: it ends a process of ours that makes one.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a test's inputs and words are its own")]
-#![allow(unsafe_code, reason = "an allocator that counts, and a filter of system calls")]
+#![allow(unsafe_code, reason = "a filter of system calls")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use surefoot_bpf::{programs, Feed, Hierarchy, Watch};
+use surefoot_mutate::allocations::{allocations, Counting};
 
 const ROLE: &str = "SUREFOOT_BPF_ROLE";
 const POLLS: u32 = 10_000;
 /// Statuses of the child.
 const NOTHING: i32 = 7;
 const ALLOCATED: i32 = 8;
-
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the promises that this function asks for.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -63,21 +45,22 @@ fn forbid() {
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (mut watch, lock, began) = (watch().unwrap(), Mutex::new(0u64), Instant::now());
-    let before = COUNT.load(Ordering::Relaxed);
     forbid();
-    for n in 0..POLLS {
-        // What a lender does besides: its books behind a lock that has no other user, and the clock.
-        let mut held = lock.lock().unwrap();
-        *held += (0..64).filter(|cpu| watch.runs_on(*cpu)).count() as u64;
-        if n % 100 == 0 {
-            *held += watch.waits().dispatches;
+    let allocated = allocations(|| {
+        for n in 0..POLLS {
+            // What a lender does besides: its books behind a lock that has no other user, and the clock.
+            let mut held = lock.lock().unwrap();
+            *held += (0..64).filter(|cpu| watch.runs_on(*cpu)).count() as u64;
+            if n % 100 == 0 {
+                *held += watch.waits().dispatches;
+            }
+            *held += watch.waiting_ns(began.elapsed().as_nanos() as u64);
+            if role == "calls" && n == POLLS / 2 {
+                std::thread::yield_now();
+            }
         }
-        *held += watch.waiting_ns(began.elapsed().as_nanos() as u64);
-        if role == "calls" && n == POLLS / 2 {
-            std::thread::yield_now();
-        }
-    }
-    let status = if COUNT.load(Ordering::Relaxed) == before { NOTHING } else { ALLOCATED };
+    });
+    let status = if allocated == 0 { NOTHING } else { ALLOCATED };
     // SAFETY: ends the process at once, without handlers that would make calls.
     unsafe { libc::_exit(status) }
 }
