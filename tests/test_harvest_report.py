@@ -479,7 +479,7 @@ AGAIN = "Make it again: surefootd harvest-eval ... --out {out} --overwrite"
         (change_rows(",7.0,", ",1e99,"), "rows.csv:2: column peak_busy: 1e+99 is too large. " + AGAIN),
         (change_rows(",7.0,", ",seven,"), "rows.csv:2: column peak_busy: 'seven' is no number. " + AGAIN),
         (change_rows(",1000,", ",1e3,"), "rows.csv:2: column requests: '1e3' is no whole number. " + AGAIN),
-        (change_rows(",7.0,", ","), "rows.csv:2: has 25 cells of 26. " + AGAIN),
+        (change_rows(",7.0,", ","), "rows.csv:2: has 26 cells of 27. " + AGAIN),
         (change_rows(",7.0,", ',"7'), "rows.csv: cannot be read as rows (unexpected end of data). " + AGAIN),
         (lambda out: (out / "rows.csv").write_bytes(b"\xff"), "rows.csv: cannot be read as rows (line 1 is no UTF-8"),
         (lambda out: (out / "rows.csv").write_text(",".join(COLUMNS)), "rows.csv: has no rows. " + AGAIN),
