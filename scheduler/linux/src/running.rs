@@ -6,7 +6,6 @@
 use crate::cgroup::Version;
 #[cfg(feature = "bpf")]
 use crate::cgroup::{Cgroup, Mounts};
-use crate::handed::Handed;
 use crate::root::Root;
 use std::time::Duration;
 
