@@ -5,7 +5,10 @@
 
 mod feed;
 mod object;
+mod owners;
+mod policy;
 mod words;
 
 pub use feed::{programs, spent, Counts, Feed, Handles, Hierarchy, Watch};
 pub use object::{load, Refused, Stats};
+pub use owners::{let_in, let_out, scheduler, Class, Owners, Parts};

@@ -6,5 +6,6 @@
 mod actuator;
 mod cosmos;
 mod groups;
+mod scx;
 mod server;
 mod support;
