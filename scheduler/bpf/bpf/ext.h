@@ -16,16 +16,23 @@
 #define SCX_OPS_ENQ_EXITING (1ULL << 2)
 #define SCX_OPS_SWITCH_PARTIAL (1ULL << 3)
 
-struct cpumask;
+/* The kernel refuses a type that is only named. */
+struct cpumask {
+	unsigned long bits[1];
+};
 /* The counter of bpf_for. */
 struct bpf_iter_num {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));
 
+enum scx_exit_kind {
+	SCX_EXIT_NONE = 0,
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct scx_exit_info {
-	int kind;
+	enum scx_exit_kind kind;
 };
 
 #pragma clang attribute pop

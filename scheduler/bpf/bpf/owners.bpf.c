@@ -216,6 +216,9 @@ __s32 BPF_PROG(begin)
 {
 	__s32 class, e;
 
+	/* clang describes a type only where it is looked into. */
+	if (!bpf_core_type_exists(struct cpumask))
+		return -1;
 	bpf_for(class, 1, CLASSES) {
 		e = scx_bpf_create_dsq(class, -1);
 		if (e)
@@ -232,18 +235,18 @@ void BPF_PROG(end, struct scx_exit_info *info)
 
 /* CPUs change their owner. A thread that must leave has been told so when this returns; `picks` and `runs` say when it has. */
 SEC("syscall")
-int move(struct move *m)
+int move(void *context)
 {
+	__u64 owner = shared.to % CLASSES;
 	__s32 cpu;
 
 	bpf_for(cpu, 0, scx_bpf_nr_cpu_ids()) {
 		struct cpu *c = at(cpu);
 		__u32 word = cpu / 64;
-		__u64 owner = m->owner;
 
 		if (!c || word >= CPU_WORDS)
 			break;
-		if (m->cpus[word] >> (cpu % 64) & 1) {
+		if (shared.cpus[word] >> (cpu % 64) & 1) {
 			__sync_lock_test_and_set(&c->owner, owner);
 			/* One of its own may run there still. */
 			if (c->runs == owner)

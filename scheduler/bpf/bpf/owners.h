@@ -26,6 +26,9 @@ struct shared {
 	__u64 strays;
 	__u64 pad[4];
 	struct watched watched[CLASSES];
+	/* The order that `move` carries out: these CPUs are given to a class. Its user writes it. */
+	__u64 to;
+	__u64 cpus[CPU_WORDS];
 };
 
 /* Of one CPU, whose line it is. */
@@ -37,12 +40,6 @@ struct cpu {
 	/* The class that a thread is being fetched for. A move is over once neither this nor `runs` is of the class that gave. */
 	__u64 picks;
 	__u64 pad[5];
-};
-
-/* The order to give CPUs to a class. */
-struct move {
-	__u64 owner;
-	__u64 cpus[CPU_WORDS];
 };
 
 #endif

@@ -92,18 +92,16 @@ pub fn run_on(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     }
 }
 
-/// Runs a program of the kind SEC("syscall") once, here and now. It reads `context`.
+/// Runs a program of the kind SEC("syscall") once, here and now.
 ///
 /// # Errors
 /// The kernel's.
-pub fn run(program: BorrowedFd<'_>, context: &mut [u8]) -> io::Result<()> {
+pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
     let mut o = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        ctx_in: context.as_mut_ptr().cast(),
-        ctx_size_in: context.len() as u32,
         ..Default::default()
     };
-    // SAFETY: the options are of the size that they state; the context lives through the call.
+    // SAFETY: the options are of the size that they state, and name no other memory.
     match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut o) } {
         0 => Ok(()),
         e => Err(io::Error::from_raw_os_error(-e)),

@@ -29,7 +29,9 @@ const KEEPERS: usize = 1;
 const ENDED: usize = 2;
 const STRAYS: usize = 3;
 const WATCHED: usize = 8;
-const SHARED: usize = WATCHED + 2 * CLASSES;
+const TO: usize = WATCHED + 2 * CLASSES;
+const TO_CPUS: usize = TO + 1;
+const SHARED: usize = TO_CPUS + CPU_WORDS;
 /// Of `struct cpu`.
 const CPU: usize = 8;
 const OWNER: usize = 0;
@@ -191,12 +193,11 @@ impl Owners {
         if let Some(kind) = self.ended() {
             return Err(io::Error::other(format!("the kernel ended the scheduler of lent cores (reason {kind}; its log says more)")));
         }
-        let mut order = [0u8; 8 * (1 + CPU_WORDS)];
-        order[..8].copy_from_slice(&(class as u64).to_ne_bytes());
-        for (to, word) in order[8..].chunks_exact_mut(8).zip(cpus.words()) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        object::run(self.order.as_fd(), &mut order).map(drop)
+        // One order at a time.
+        let _guard = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.get()[TO].store(class as u64, Relaxed);
+        self.shared.get()[TO_CPUS..].iter().zip(cpus.words()).for_each(|(to, word)| to.store(*word, SeqCst));
+        object::run(self.order.as_fd())
     }
 }
 

@@ -1,28 +1,42 @@
-//! Cores that move by their owner in the kernel (sched_ext), on the word of the kernel's trace of switches.
+//! Cores that move by their owner in the kernel (sched_ext), on the word of the kernel's own trace of switches.
 
 use crate::support::{read, role, until, write, Dice, Group, Process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use surefoot_bpf::{let_in, let_out, scheduler, Class, Owners};
 use surefoot_server::CpuSet;
 
 const TRACING: &str = "/sys/kernel/tracing";
+const STATE: &str = "/sys/kernel/sched_ext/state";
 /// The lender's: three cores of two CPUs. It keeps the first.
 const LENDER: &str = "0-5";
 const BORROWER: &str = "6";
+/// In the order in which they are lent.
+const LENT: [&str; 2] = ["4-5", "2-3"];
 /// The test's own.
 const TEST: u32 = 7;
 
-/// Not a test: what the two services run. "burst N": N threads that compute for a moment and sleep for a moment; "bully N": N that spin.
+/// Not a test: what other processes are. "burst N": N threads that compute for a moment and sleep for a moment. "bully N": N that spin.
+/// "load SEED": a scheduler whose cores move all the time.
 #[test]
 #[ignore = "the helper process of the tests of sched_ext; does nothing when run alone"]
 fn helper() {
     let Some(role) = role() else { return };
     let words: Vec<&str> = role.split(' ').collect();
     let (name, n): (String, u64) = (words[0].into(), words[1].parse().unwrap());
+    if name == "load" {
+        let bed = Scheduler::new(&named(["lender", "borrower"]));
+        let mut dice = Dice(n);
+        println!("ready");
+        loop {
+            bed.lend(dice.between(0, 3) as usize);
+            std::thread::sleep(Duration::from_micros(dice.between(100, 3000)));
+        }
+    }
     for i in 0..n {
         let bursts = name == "burst";
         let work = move || {
@@ -41,86 +55,284 @@ fn helper() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Why the kernel under test cannot show this.
-fn refused() -> Option<String> {
-    if fs::exists("/sys/kernel/sched_ext").unwrap() {
-        return None;
+/// Whether the kernel under test can show this; one that cannot is no failure, and is said.
+fn has_it() -> bool {
+    let has = fs::exists(STATE).unwrap();
+    if !has {
+        println!("NOT RUN: this kernel has no sched_ext");
     }
-    eprintln!("NOT RUN: this kernel has no sched_ext");
-    Some("no sched_ext".into())
-}
-
-/// Two services, their threads let in, the lender's CPUs all its own.
-struct Bed {
-    owners: Arc<Owners>,
-    lender: Class,
-    borrower: Class,
-    groups: [Group; 2],
-    processes: [Process; 2],
+    has
 }
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse(text).unwrap()
 }
 
-fn class(owners: &Arc<Owners>, group: &Group, keeps: bool) -> Class {
-    owners.class(fs::metadata(&group.0).unwrap().ino(), group.name().matches('/').count(), keeps).unwrap()
+/// Groups that are another's to remove.
+fn named(names: [&str; 2]) -> [std::mem::ManuallyDrop<Group>; 2] {
+    names.map(|name| std::mem::ManuallyDrop::new(Group(std::path::Path::new(crate::support::MOUNT).join(name))))
 }
 
-/// Until no thread is found that is not in yet: children are in from birth.
-fn all_in(group: &Group) {
-    while group.cgroup().tids().into_iter().filter(|tid| let_in(*tid).unwrap()).count() > 0 {}
+/// The two services under the scheduler, the lender's CPUs all its own.
+struct Scheduler {
+    owners: Arc<Owners>,
+    lender: Class,
+    borrower: Class,
 }
 
-impl Bed {
-    fn new(bursts: u32, bullies: u32) -> Bed {
-        // The test's threads stay out of the way.
-        let me = nix::unistd::Pid::from_raw(0);
-        let mut cpus = nix::sched::CpuSet::new();
-        cpus.set(TEST as usize).unwrap();
-        nix::sched::sched_setaffinity(me, &cpus).unwrap();
-        let groups = [Group::new("lender"), Group::new("borrower")];
-        for (group, cpus) in groups.iter().zip([LENDER, BORROWER]) {
-            write(group.file("cpuset.cpus"), cpus).unwrap();
-        }
-        let processes = [
-            Process::start_as(&groups[0], "scx::helper", &format!("burst {bursts}")),
-            Process::start_as(&groups[1], "scx::helper", &format!("bully {bullies}")),
-        ];
+impl Scheduler {
+    fn new<G: std::ops::Deref<Target = Group>>(groups: &[G; 2]) -> Scheduler {
         let owners = Owners::open(scheduler().unwrap_or_else(|e| panic!("{e}"))).unwrap();
-        let (lender, borrower) = (class(&owners, &groups[0], true), class(&owners, &groups[1], false));
+        let class = |group: &Group, keeps| {
+            let number = fs::metadata(&group.0).unwrap().ino();
+            owners.class(number, group.name().matches('/').count(), keeps).unwrap()
+        };
+        let (lender, borrower) = (class(&groups[0], true), class(&groups[1], false));
         lender.give(&set(LENDER)).unwrap();
         borrower.give(&set(BORROWER)).unwrap();
-        groups.iter().for_each(all_in);
-        Bed { owners, lender, borrower, groups, processes }
+        // Until none is found that is not in yet: children are in from birth.
+        for group in groups {
+            while group.cgroup().tids().into_iter().filter(|tid| let_in(*tid).unwrap()).count() > 0 {}
+        }
+        // From now on the owner alone keeps the borrower from CPUs that are not lent.
+        write(groups[1].file("cpuset.cpus"), "2-6").unwrap();
+        Scheduler { owners, lender, borrower }
+    }
+
+    /// Lend so many cores; what is taken back is taken first.
+    fn lend(&self, cores: usize) {
+        for (i, cpus) in LENT.iter().enumerate() {
+            let to = if i < cores { &self.borrower } else { &self.lender };
+            to.give(&set(cpus)).unwrap();
+        }
+    }
+
+    fn end(self, groups: &[&Group; 2]) {
+        write(groups[1].file("cpuset.cpus"), BORROWER).unwrap();
+        for group in groups {
+            group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap(), "{tid}"));
+        }
+        let Scheduler { owners, lender, borrower } = self;
+        assert_eq!((owners.ended(), owners.strays()), (None, 0));
+        drop((lender, borrower, owners));
+        until("the kernel's own scheduler is in charge", || read(STATE) == "disabled");
     }
 }
 
-/// The scheduler takes the threads, lets them run where they may, and gives them back.
+/// Two groups on CPUs of their own, with threads that burst and threads that spin. The test's thread has a CPU for itself.
+fn services(bursts: u32, bullies: u32) -> ([Group; 2], [Process; 2]) {
+    let mut cpus = nix::sched::CpuSet::new();
+    cpus.set(TEST as usize).unwrap();
+    let groups = [Group::new("lender"), Group::new("borrower")];
+    for (group, cpus) in groups.iter().zip([LENDER, BORROWER]) {
+        write(group.file("cpuset.cpus"), cpus).unwrap();
+    }
+    let start = |group: &Group, role: String| Process::start_as(group, "scx::helper", &role);
+    let processes = [start(&groups[0], format!("burst {bursts}")), start(&groups[1], format!("bully {bullies}"))];
+    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpus).unwrap();
+    (groups, processes)
+}
+
+/// The clock of the trace, µs.
+fn now_us() -> u64 {
+    Duration::from(nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap()).as_micros() as u64
+}
+
+fn quantiles(what: &str, mut us: Vec<u64>) {
+    us.sort_unstable();
+    let at = |q: f64| us[((us.len() - 1) as f64 * q) as usize];
+    println!("{what}: {} moves, us: p10 {} p50 {} p90 {} p99 {} most {}", us.len(), at(0.1), at(0.5), at(0.9), at(0.99), at(1.0));
+}
+
+/// A switch of a CPU: when, who left and whether it could have gone on, who came.
+struct Switch {
+    us: u64,
+    prev: u32,
+    preempted: bool,
+    next: u32,
+}
+
+/// The kernel's trace of all switches while it is on.
+struct Trace;
+
+impl Trace {
+    fn on() -> Trace {
+        if !fs::exists(format!("{TRACING}/trace")).unwrap() {
+            assert!(Command::new("mount").args(["-t", "tracefs", "none", TRACING]).status().unwrap().success());
+        }
+        for (file, text) in [
+            ("tracing_on", "0"),
+            ("trace_clock", "mono"),
+            ("buffer_size_kb", "8192"),
+            ("trace", "\n"),
+            ("events/sched/sched_switch/enable", "1"),
+            ("tracing_on", "1"),
+        ] {
+            write(format!("{TRACING}/{file}"), text).unwrap();
+        }
+        Trace
+    }
+
+    fn off(self) -> BTreeMap<u32, Vec<Switch>> {
+        write(format!("{TRACING}/tracing_on"), "0").unwrap();
+        write(format!("{TRACING}/events/sched/sched_switch/enable"), "0").unwrap();
+        let text = read(format!("{TRACING}/trace"));
+        let counts = text.lines().find_map(|l| l.strip_prefix("# entries-in-buffer/entries-written: ")).unwrap();
+        let counts: Vec<&str> = counts.split_whitespace().next().unwrap().split('/').collect();
+        assert_eq!(counts[0], counts[1], "the trace lost switches");
+        let mut of: BTreeMap<u32, Vec<Switch>> = BTreeMap::new();
+        for line in text.lines().filter(|l| l.contains("sched_switch: ")) {
+            let (left, right) = line.split_once(": sched_switch: ").unwrap();
+            let cpu = left.split_once('[').unwrap().1[..3].parse().unwrap();
+            let us = left.rsplit(' ').next().unwrap().replace('.', "").parse().unwrap();
+            let field = |key: &str| right.split_once(key).unwrap().1.split(' ').next().unwrap();
+            let preempted = field("prev_state=").starts_with('R');
+            let switch = Switch { us, prev: field("prev_pid=").parse().unwrap(), preempted, next: field("next_pid=").parse().unwrap() };
+            of.entry(cpu).or_default().push(switch);
+        }
+        of
+    }
+}
+
+/// No thread of the borrower is on a CPU that has come back, at no instant; none of the lender begins on one that is lent; no running thread
+/// of the lender loses its CPU to the borrower. Cores move both ways at random, and the kernel's trace tells.
 #[test]
 #[ignore = "needs the guest: make test-kernel"]
-fn a_scheduler_comes_and_goes() {
-    if refused().is_some() {
+fn cores_move_at_once() {
+    if !has_it() {
         return;
     }
-    let bed = Bed::new(3, 3);
-    assert_eq!(read("/sys/kernel/sched_ext/state"), "enabled");
-    assert_eq!(read("/sys/kernel/sched_ext/root/ops"), "surefoot");
-    // The borrower may be on the CPUs of the lease by its cpuset, and is not by its owner.
-    write(bed.groups[1].file("cpuset.cpus"), "2-6").unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    let on = |p: &Process| -> Vec<u32> { p.tids().into_iter().filter_map(|tid| p.ran_on(tid)).collect() };
-    println!("lender on {:?}, borrower on {:?}, strays {}", on(&bed.processes[0]), on(&bed.processes[1]), bed.owners.strays());
-    assert_eq!(bed.owners.ended(), None);
-    bed.borrower.give(&set("4-5")).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    println!("lender on {:?}, borrower on {:?}, strays {}", on(&bed.processes[0]), on(&bed.processes[1]), bed.owners.strays());
-    assert_eq!(bed.owners.ended(), None);
-    for group in &bed.groups {
-        group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap()));
+    let (groups, processes) = services(6, 6);
+    let bed = Scheduler::new(&[&groups[0], &groups[1]]);
+    let tids = |p: &Process| -> BTreeSet<u32> { p.tids().into_iter().collect() };
+    let (bursts, bullies) = (tids(&processes[0]), tids(&processes[1]));
+    let mut dice = Dice(7);
+    let trace = Trace::on();
+    let (mut taken, mut lent, mut calls) = (vec![], vec![], vec![]);
+    // By CPU: since when it is the lender's, and the borrower's, and until when.
+    let (mut back, mut away): (Vec<(u32, u64, u64)>, Vec<(u32, u64, u64)>) = (vec![], vec![]);
+    let moves = std::env::var("SUREFOOT_COSMOS_PLANS").map_or(200, |n| n.parse().unwrap());
+    let mut since: BTreeMap<u32, u64> = BTreeMap::new();
+    for _ in 0..moves {
+        let core = set(LENT[dice.between(0, 2) as usize]);
+        let start = now_us();
+        bed.borrower.give(&core).unwrap();
+        let given = now_us();
+        calls.push(given - start);
+        core.iter().for_each(|cpu| back.extend(since.get(&cpu).map(|since| (cpu, *since, start))));
+        // Where the lender runs the borrower comes when it has left.
+        let all = || core.iter().all(|cpu| bed.borrower.uses(cpu) && !bed.lender.uses(cpu));
+        while !all() && now_us() < given + 100_000 {
+            std::hint::spin_loop();
+        }
+        lent.push(now_us() - start);
+        std::thread::sleep(Duration::from_micros(dice.between(100, 20_000)));
+        let start = now_us();
+        core.iter().for_each(|cpu| away.push((cpu, given, start)));
+        bed.lender.give(&core).unwrap();
+        calls.push(now_us() - start);
+        while core.iter().any(|cpu| bed.borrower.uses(cpu)) {
+            assert!(now_us() < start + 10_000_000, "CPUs {core} are not back");
+            std::hint::spin_loop();
+        }
+        let done = now_us();
+        core.iter().for_each(|cpu| drop(since.insert(cpu, done)));
+        taken.push(done - start);
+        std::thread::sleep(Duration::from_micros(dice.between(100, 10_000)));
     }
-    drop(bed.lender);
-    drop(bed.borrower);
-    drop(bed.owners);
-    until("the kernel's own scheduler is in charge", || read("/sys/kernel/sched_ext/state") == "disabled");
+    let end = now_us();
+    since.into_iter().for_each(|(cpu, since)| back.push((cpu, since, end)));
+    let of = trace.off();
+    let none = vec![];
+    let mut borrowed_us = 0;
+    for (cpu, from, to) in &back {
+        for pair in of.get(cpu).unwrap_or(&none).windows(2).filter(|p| bullies.contains(&p[0].next)) {
+            // A timestamp is cut to whole microseconds.
+            assert!(pair[1].us <= from + 1 || pair[0].us >= *to, "CPU {cpu}, back from {from} to {to}: {} from {} to {}", pair[0].next, pair[0].us, pair[1].us);
+        }
+    }
+    for (cpu, from, to) in &away {
+        for pair in of.get(cpu).unwrap_or(&none).windows(2) {
+            let (began, ended) = (pair[0].us, pair[1].us);
+            let late = bursts.contains(&pair[0].next) && began > from + 1 && began < *to;
+            assert!(!late, "CPU {cpu}, lent from {from} to {to}: {} came at {began}", pair[0].next);
+            if bullies.contains(&pair[0].next) {
+                borrowed_us += ended.min(*to).saturating_sub(began.max(*from));
+            }
+        }
+    }
+    let switches = of.values().flatten().count();
+    for (cpu, s) in of.iter().flat_map(|(cpu, all)| all.iter().map(move |s| (cpu, s))) {
+        let robbed = bursts.contains(&s.prev) && s.preempted && bullies.contains(&s.next);
+        assert!(!robbed, "CPU {cpu}: {} lost it to {} at {}", s.prev, s.next, s.us);
+        let strange = (bursts.contains(&s.next) && *cpu > 5) || (bullies.contains(&s.next) && ![2, 3, 4, 5, 6].contains(cpu));
+        assert!(!strange, "{} on CPU {cpu}", s.next);
+    }
+    let away_us: u64 = away.iter().map(|(_, from, to)| to - from).sum();
+    println!("{switches} switches; of the time lent the borrower used {:.0} %", 100.0 * borrowed_us as f64 / away_us as f64);
+    quantiles("owner: the call", calls);
+    quantiles("owner: taken back, until the borrower has left", taken);
+    quantiles("owner: lent, until the borrower runs on both CPUs", lent);
+    assert!(borrowed_us * 2 > away_us, "the borrower ran for {borrowed_us} us of {away_us}");
+    bed.end(&[&groups[0], &groups[1]]);
+    by_cpuset(&groups, moves);
+}
+
+/// What the same moves take by two lists of CPUs, beside the same threads.
+fn by_cpuset(groups: &[Group; 2], moves: u64) {
+    let (mut taken, mut lent) = (vec![], vec![]);
+    for _ in 0..moves {
+        let start = now_us();
+        write(groups[0].file("cpuset.cpus"), "0-3").unwrap();
+        write(groups[1].file("cpuset.cpus"), "4-6").unwrap();
+        lent.push(now_us() - start);
+        std::thread::sleep(Duration::from_millis(10));
+        let start = now_us();
+        write(groups[1].file("cpuset.cpus"), BORROWER).unwrap();
+        write(groups[0].file("cpuset.cpus"), LENDER).unwrap();
+        taken.push(now_us() - start);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    quantiles("cpuset: taken back, both writes", taken);
+    quantiles("cpuset: lent, both writes", lent);
+}
+
+/// A loader that is killed at any instant leaves the kernel's own scheduler in charge; with whole lists everything is back, and all threads go on.
+#[test]
+#[ignore = "needs the guest: make test-kernel"]
+fn a_killed_loader_leaves_nothing_behind() {
+    if !has_it() {
+        return;
+    }
+    let (groups, processes) = services(3, 3);
+    let own = Group::new("loader");
+    let mut dice = Dice(11);
+    let kills = std::env::var("SUREFOOT_COSMOS_KILLS").map_or(10, |n| n.parse().unwrap());
+    for n in 0..kills {
+        let mut loader = Process::start_as(&own, "scx::helper", &format!("load {}", n + 1));
+        if n % 2 == 0 {
+            assert_eq!(read(STATE), "enabled");
+        }
+        std::thread::sleep(Duration::from_micros(dice.between(0, 300_000)));
+        loader.kill();
+        until("the kernel's own scheduler is in charge", || read(STATE) == "disabled");
+        // What the safe layout, a plan and `reset` do.
+        write(groups[1].file("cpuset.cpus"), BORROWER).unwrap();
+        let ran = |p: &Process| -> Vec<u64> {
+            let tids = p.tids().into_iter().filter(|tid| *tid != p.pid());
+            let text = tids.map(|tid| read(format!("/proc/{}/task/{tid}/schedstat", p.pid())));
+            text.map(|t| t.split(' ').next().unwrap().parse().unwrap()).collect()
+        };
+        for (process, cpus) in processes.iter().zip([LENDER, BORROWER]) {
+            let before = ran(process);
+            until("every thread goes on", || ran(process).iter().zip(&before).all(|(now, then)| now > then));
+            let spun: Vec<u32> = process.tids().into_iter().filter(|tid| *tid != process.pid()).collect();
+            until("all are on their own CPUs", || {
+                spun.iter().all(|tid| process.ran_on(*tid).is_some_and(|cpu| set(cpus).contains(cpu)))
+            });
+        }
+    }
+    for group in &groups {
+        group.cgroup().tids().into_iter().for_each(|tid| drop(let_out(tid).unwrap()));
+    }
 }
