@@ -3,13 +3,14 @@
 #   scripts/vm/kernel-vm-test.sh [-k "KERNEL..."] [NAME...]     only tests whose name contains one of NAME
 # -k: kernels 6.1 and 6.12 of Debian 12, and 6.12-scx (scripts/vm/kernel-scx.sh: with sched_ext), one after the other; default: the one that
 #     SUREFOOT_KERNEL names, else that of linux-image-amd64
-# SUREFOOT_COSMOS_PLANS, _KILLS, _SEED: how often cosmos.rs does what it does at random; SUREFOOT_VM_TIMEOUT_S: what a machine may take (600)
+# SUREFOOT_COSMOS_PLANS, _KILLS, _SEED, SUREFOOT_LEND_KILLS, SUREFOOT_SCX_MOVES, _KILLS: how often cosmos.rs, lend.rs and scx.rs do what they
+# do at random; SUREFOOT_VM_TIMEOUT_S: what a machine may take (600)
 set -euo pipefail
 kernels=
 while getopts k: option; do
   case $option in
     k) kernels=$OPTARG ;;
-    *) sed -n 's/^# \{0,1\}//; 2,6p' "$0" >&2; exit 2 ;;
+    *) sed -n 's/^# \{0,1\}//; 2,7p' "$0" >&2; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))

@@ -63,7 +63,15 @@ pub struct Handles {
 /// # Errors
 /// [`Refused`]: in one line why not.
 pub fn programs(hierarchy: Hierarchy) -> Result<Handles, Refused> {
-    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(CpuSet::CAPACITY as usize).min(CpuSet::CAPACITY as usize);
+    programs_for(hierarchy, libbpf_rs::num_possible_cpus().unwrap_or(CpuSet::CAPACITY as usize))
+}
+
+/// The same with slots for so many CPUs, as a larger host would have.
+///
+/// # Errors
+/// As [`programs`].
+pub fn programs_for(hierarchy: Hierarchy, cpus: usize) -> Result<Handles, Refused> {
+    let cpus = cpus.min(CpuSet::CAPACITY as usize);
     let set = |open: &mut OpenObject| {
         for mut map in open.maps_mut() {
             match map.name().to_str() {
@@ -111,7 +119,8 @@ pub struct Feed {
     slots: Words,
     banks: Words,
     seed: OwnedFd,
-    hooks: Vec<OwnedFd>,
+    /// Held open: with the last of them the programs go.
+    _hooks: Vec<OwnedFd>,
     cpus: usize,
     /// Which cgroup each number stands for, and how many watches have it.
     numbers: Mutex<[(u64, usize); WATCHES]>,
@@ -127,7 +136,7 @@ impl Feed {
             slots: Words::map(&slots, SLOT * cpus)?,
             banks: Words::map(&banks, BANK * cpus)?,
             seed,
-            hooks,
+            _hooks: hooks,
             cpus,
             numbers: Mutex::new([(0, 0); WATCHES]),
         };
@@ -159,7 +168,7 @@ impl Feed {
         let mut watch = Watch { feed: self.clone(), index, before: Counts::default() };
         for cpu in 0..self.cpus as u32 {
             match object::run_on(self.seed.as_fd(), cpu) {
-                // Off line: its first thread is a switch.
+                // Off line, and its first thread will be a switch; or not there.
                 Err(e) if e.raw_os_error() != Some(Errno::ENXIO as i32) => return Err(e),
                 _ => {}
             }
@@ -192,14 +201,6 @@ impl Feed {
     /// How often CPUs were switched, all together.
     pub fn switches(&self) -> u64 {
         (0..self.cpus).map(|cpu| self.slots.get()[SLOT * cpu].load(Ordering::Relaxed) >> CLASS_MASK.count_ones()).sum()
-    }
-
-    /// Descriptors that another process reads by.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn hooks(&self) -> &[OwnedFd] {
-        &self.hooks
     }
 }
 

@@ -9,7 +9,7 @@ mod owners;
 mod policy;
 mod words;
 
-pub use feed::{programs, spent, Counts, Feed, Handles, Hierarchy, Watch};
+pub use feed::{programs, programs_for, spent, Counts, Feed, Handles, Hierarchy, Watch};
 pub use object::{load, Refused, Stats};
 pub use owners::{let_in, let_out, scheduler, Class, Owners, Parts};
 pub use words::Words;

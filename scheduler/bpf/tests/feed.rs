@@ -29,7 +29,7 @@ fn mounted(hierarchy: Hierarchy) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut right = right.split(' ');
-        let (kind, options) = (right.next()?, right.last()?);
+        let (kind, options) = (right.next()?, right.next_back()?);
         let is = match hierarchy {
             Hierarchy::Unified => kind == "cgroup2",
             Hierarchy::Cpuset => kind == "cgroup" && options.split(',').any(|o| o == "cpuset"),

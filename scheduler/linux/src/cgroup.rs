@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use surefoot_server::CpuSet;
 
@@ -246,6 +246,18 @@ impl Mounts {
                 (name(self.v1.get("cpu"), &group.cpu)? == cpuset).then_some(cpuset)
             }
         }
+    }
+
+    /// Folders between the root of the hierarchy and a cgroup, its own included; of version 1 in the tree of cpuset.
+    pub fn depth_of(&self, group: &Cgroup) -> Option<usize> {
+        let (mount, shown) = if group.version == Version::V2 { self.v2.as_ref() } else { self.v1.get("cpuset") }?;
+        let name = Path::new(shown).join(group.cpuset.strip_prefix(mount).ok()?);
+        let parts = name.components().map(|c| match c {
+            Component::Normal(_) => Some(1),
+            Component::RootDir => Some(0),
+            _ => None,
+        });
+        parts.sum()
     }
 
     /// True where a folder of a cgroup has gone while its hierarchy is there: one that was unmounted proves nothing. To be asked of mounts

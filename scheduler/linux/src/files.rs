@@ -3,6 +3,7 @@
 //! A port with three adapters: the host's own files ([`HostFiles`]), a small privileged process that holds the rights
 //! (`actuator`), and tests that fail any one write or stand in for the kernel.
 
+use crate::running::Handed;
 use crate::safe_layout::SafeLayout;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -78,6 +79,11 @@ pub trait Files: Debug + Send + Sync {
     /// `EPERM` where a part of it is not allowed, or that of the disk: then what was left before holds.
     fn keep_safe(&self, _layout: &SafeLayout) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Programs in the kernel that whoever has the rights loaded for this process; None: this process loads its own.
+    fn running(&self) -> Option<io::Result<Handed>> {
+        None
     }
 }
 

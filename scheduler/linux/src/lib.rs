@@ -5,7 +5,7 @@
 //! [`floor`] · [`memory_use`] what is in use, compressed and faulted in ·
 //! [`resctrl`] ways and bandwidth · [`procfs`], [`perf`] and [`gauge`] features · [`feed`] latency intake · [`files`] the one way to kernel
 //! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
-//! back · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
+//! back · [`running`] programs in the kernel that tell what runs · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
 //! campaign · [`check`] what this host can and cannot do.
 //!
 //! Kernel readers take a [`root::Root`], so that tests run them on a temporary directory. Missing is None, never 0.
@@ -36,6 +36,7 @@ pub mod procfs;
 pub mod psi;
 pub mod resctrl;
 pub mod root;
+pub mod running;
 pub mod safe;
 mod safe_layout;
 pub mod target;

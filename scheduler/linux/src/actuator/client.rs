@@ -3,16 +3,20 @@
 //! What is read is read here: kernel files are readable for everybody on most hosts. Only where they are not
 //! (EACCES) is the actuator asked.
 
+#![allow(unsafe_code, reason = "descriptors that the actuator hands over")]
+
 use super::line::Line;
 use super::protocol::{decode_reply, Reply, Request, SafeOp, MAX_PAYLOAD, REPLY_HEAD};
 use crate::files::{Files, HostFiles, SharedFiles};
+use crate::running::Handed;
 use crate::safe::SafeLayout;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
-use nix::sys::socket::{connect, recv, send, setsockopt, socket, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
+use nix::sys::socket::{connect, recvmsg, send, setsockopt, socket};
+use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +24,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 const PATIENCE_S: i64 = 10;
 /// On the second line: moving the memory of a large service takes minutes.
 const PATIENCE_ASIDE_S: i64 = 600;
+
+/// Descriptors of one reply; the programs have seven.
+const MOST_DESCRIPTORS: usize = 16;
 
 /// Kernel files through an actuator.
 #[derive(Debug)]
@@ -50,7 +57,7 @@ impl RemoteFiles {
         setsockopt(&line, ReceiveTimeout, &patience).and_then(|()| setsockopt(&line, SendTimeout, &patience)).map_err(failed)?;
         connect(line.as_raw_fd(), &UnixAddr::new(&self.at).map_err(failed)?).map_err(failed)?;
         // It speaks first: whether it serves us. One that is going away takes those who wait for that with it: nothing has been asked yet.
-        let greeting = self.receive(&line).map_err(|e| match e.kind() {
+        let (greeting, _) = self.receive(&line).map_err(|e| match e.kind() {
             io::ErrorKind::ConnectionAborted => io::Error::new(io::ErrorKind::NotConnected, e.to_string()),
             _ => e,
         })?;
@@ -60,11 +67,12 @@ impl RemoteFiles {
         Err(self.lost(io::Error::from_raw_os_error(greeting.errno).kind(), String::from_utf8_lossy(&greeting.payload)))
     }
 
-    fn receive(&self, line: &Line) -> io::Result<Reply> {
+    fn receive(&self, line: &Line) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let mut buffer = vec![0u8; REPLY_HEAD + MAX_PAYLOAD];
-        let mut reply = Reply::default();
+        let mut control = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
+        let (mut reply, mut descriptors) = (Reply::default(), vec![]);
         loop {
-            let n = match recv(line.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            let n = match take(line, &mut buffer, &mut control, &mut descriptors) {
                 Ok(0) => return Err(self.lost(io::ErrorKind::ConnectionAborted, "it has gone")),
                 Ok(n) => n,
                 Err(nix::errno::Errno::EINTR) => continue,
@@ -77,13 +85,21 @@ impl RemoteFiles {
             reply.errno = errno;
             reply.payload.extend_from_slice(payload);
             if !more {
-                return Ok(reply);
+                return Ok((reply, descriptors));
             }
         }
     }
 
-    /// One request, one reply. A line that broke is dialled anew, once; but what may have been carried out is not asked twice.
     fn ask(&self, request: &Request<'_>) -> io::Result<Vec<u8>> {
+        let (reply, _) = self.exchange(request)?;
+        if reply.errno == libc::EPERM && !reply.payload.is_empty() {
+            tracing::warn!("actuator {}: refused: {}", self.at.display(), String::from_utf8_lossy(&reply.payload));
+        }
+        reply.into_result()
+    }
+
+    /// One request, one reply. A line that broke is dialled anew, once; but what may have been carried out is not asked twice.
+    fn exchange(&self, request: &Request<'_>) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let message = request.encode()?;
         let mut held = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let reply = match held.take() {
@@ -102,11 +118,7 @@ impl RemoteFiles {
             }
         };
         *held = Some(line);
-        drop(held);
-        if reply.errno == libc::EPERM && !reply.payload.is_empty() {
-            tracing::warn!("actuator {}: refused: {}", self.at.display(), String::from_utf8_lossy(&reply.payload));
-        }
-        reply.into_result()
+        Ok(reply)
     }
 
     fn post(&self, line: &Line, message: &[u8]) -> nix::Result<()> {
@@ -133,6 +145,19 @@ impl RemoteFiles {
     fn yes(&self, path: &Path, request: impl for<'a> FnOnce(&'a str) -> Request<'a>) -> io::Result<bool> {
         self.say(path, |p| self.ask(&request(p))).map(|payload| payload == [1])
     }
+}
+
+/// One message, with the descriptors that came with it.
+fn take(line: &Line, buffer: &mut [u8], control: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> nix::Result<usize> {
+    let mut into = [IoSliceMut::new(buffer)];
+    let got = recvmsg::<()>(line.as_raw_fd(), &mut into, Some(control), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    for message in got.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(new) = message {
+            // SAFETY: descriptors that the kernel has just made for this process, and that nothing else here knows.
+            descriptors.extend(new.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok(got.bytes)
 }
 
 impl Files for RemoteFiles {
@@ -195,5 +220,18 @@ impl Files for RemoteFiles {
     fn keep_safe(&self, layout: &SafeLayout) -> io::Result<()> {
         let ops = layout.ops.iter().map(SafeOp::from_op).collect::<Option<_>>();
         self.ask(&Request::KeepSafe(ops.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?)).map(|_| ())
+    }
+
+    fn running(&self) -> Option<io::Result<Handed>> {
+        let handed = self.exchange(&Request::Running).and_then(|(reply, descriptors)| {
+            let said = String::from_utf8_lossy(&reply.payload).into_owned();
+            match reply.errno {
+                0 => Ok(Handed { descriptors, said }),
+                // It says why.
+                e if !said.is_empty() => Err(io::Error::new(io::Error::from_raw_os_error(e).kind(), said)),
+                e => Err(io::Error::from_raw_os_error(e)),
+            }
+        });
+        Some(handed)
     }
 }

@@ -208,6 +208,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
+    // Descriptors of programs go with an answer.
+    libc::SYS_sendmsg,
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_ppoll,

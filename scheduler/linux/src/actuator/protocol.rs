@@ -41,6 +41,8 @@ pub enum Request<'a> {
     Writable(&'a str),
     /// To be put in force should the client go; nothing to keep is the goodbye of a client that has given everything back.
     KeepSafe(Vec<SafeOp<'a>>),
+    /// Descriptors of the programs in the kernel come with the reply (SCM_RIGHTS).
+    Running,
 }
 
 /// One step of a safe layout: three fields, the first of them [`SafeOp::WRITE`] or [`SafeOp::REMOVE_DIR`].
@@ -104,6 +106,7 @@ impl Request<'_> {
             Request::IsFile(_) => 8,
             Request::Writable(_) => 9,
             Request::KeepSafe(_) => 10,
+            Request::Running => 11,
         }
     }
 
@@ -118,6 +121,7 @@ impl Request<'_> {
             | Request::Writable(p) => vec![p],
             Request::Write { path: a, text: b } | Request::Rename { from: a, to: b } => vec![a, b],
             Request::KeepSafe(ops) => ops.iter().flat_map(|op| op.fields()).collect(),
+            Request::Running => vec![],
         }
     }
 
@@ -185,7 +189,8 @@ pub fn decode(message: &[u8]) -> Result<Request<'_>, Malformed> {
         (8, [p]) => Request::IsFile(p),
         (9, [p]) => Request::Writable(p),
         (10, all) if all.len() % 3 == 0 => Request::KeepSafe(all.chunks_exact(3).map(SafeOp::of).collect::<Result<_, _>>()?),
-        (1..=10, _) => return Err(Malformed::Fields),
+        (11, []) => Request::Running,
+        (1..=11, _) => return Err(Malformed::Fields),
         _ => return Err(Malformed::Operation),
     })
 }
@@ -269,6 +274,7 @@ mod tests {
             Request::Writable("/a"),
             Request::KeepSafe(vec![SafeOp::Write { path: "/a", text: "1" }, SafeOp::RemoveDir { path: "/b" }]),
             Request::KeepSafe(vec![]),
+            Request::Running,
         ]
     }
 

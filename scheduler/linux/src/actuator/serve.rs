@@ -19,16 +19,17 @@ use crate::memory::OnCpus;
 use crate::own::Folder;
 use crate::resctrl::{held_by_others, PREFIX};
 use crate::root::Root;
+use crate::running::Handed;
 use crate::safe::{Op, SafeLayout, SafeReport};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
-use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, setsockopt, socket};
+use nix::sys::socket::{accept4, bind, getsockopt, listen, recv, send, sendmsg, setsockopt, socket, ControlMessage};
 use nix::sys::socket::{AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Sender};
@@ -59,6 +60,8 @@ pub(super) struct Hands {
     making: Arc<Mutex<Making>>,
     /// Whether the client that asks is still served; None: always.
     served: Option<Arc<AtomicBool>>,
+    /// Programs in the kernel for the client, or why there are none.
+    running: Arc<Result<Handed, String>>,
     /// It has been said that reclaim costs other CPUs than those of the group.
     elsewhere: Arc<AtomicBool>,
 }
@@ -110,6 +113,12 @@ impl Actuator {
         Actuator { dead_man: Some(dead_man), ..self }
     }
 
+    /// Hand these programs to clients. To be called before [`Actuator::with_aside`].
+    pub fn with_running(mut self, running: Result<Handed, String>) -> Self {
+        self.hands.running = Arc::new(running);
+        self
+    }
+
     /// Give clients a second line, served by a thread that first does `begin`. Without it there is none.
     ///
     /// # Errors
@@ -159,6 +168,7 @@ impl Hands {
             word_of_others: None,
             making: Arc::new(Mutex::new(making)),
             served: None,
+            running: Arc::new(Err("it has loaded none".into())),
             elsewhere: Arc::default(),
         }
     }
@@ -184,6 +194,12 @@ impl Hands {
                 return Reply::refused(libc::EPROTO, e.to_string());
             }
         };
+        if request == Request::Running {
+            return match self.running.as_ref() {
+                Ok(handed) => Reply::done(handed.said.as_bytes()),
+                Err(why) => Reply::refused(libc::EOPNOTSUPP, why.as_str()),
+            };
+        }
         match self.carry_out(&request, keep) {
             Ok(Ok(payload)) => Reply::done(payload),
             Ok(Err(e)) => Reply::failed(&e),
@@ -231,6 +247,8 @@ impl Hands {
                 }
                 keep(ops).map(nothing)
             }
+            // Answered where descriptors can go along.
+            Request::Running => Err(unable()),
         })
     }
 
@@ -341,7 +359,10 @@ impl Hands {
             Err(_) => return false,
         };
         let reply = self.handle(&buffer[..n], keep);
-        tell(client, &reply)
+        match self.running.as_ref() {
+            Ok(handed) if decode(&buffer[..n]) == Ok(Request::Running) => hand_over(client, &reply, &handed.descriptors),
+            _ => tell(client, &reply),
+        }
     }
 }
 
@@ -556,6 +577,19 @@ fn tell(client: &Line, reply: &Reply) -> bool {
             Err(_) => return false,
         }
     })
+}
+
+/// A reply of one message, with descriptors; false where the client does not listen.
+fn hand_over(client: &Line, reply: &Reply, descriptors: &[OwnedFd]) -> bool {
+    let fds: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let message: Vec<u8> = reply.messages().take(1).flatten().collect();
+    let along = [ControlMessage::ScmRights(&fds)];
+    loop {
+        match sendmsg::<()>(client.as_raw_fd(), &[IoSlice::new(&message)], &along, MsgFlags::MSG_NOSIGNAL, None) {
+            Err(Errno::EINTR) => {}
+            done => return done.is_ok(),
+        }
+    }
 }
 
 const BUSY: &str = "another client is being served. Stop that one first";

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::local::locate;
 use crate::procfs;
 use crate::root::Root;
+use crate::running;
 use std::path::Path;
 use surefoot_server::{CpuSet, Lease};
 
@@ -17,7 +18,7 @@ pub(super) fn look(root: &Root, node: &Node<'_>) -> Area {
     let mut a = Area::new("services");
     for lend in node.lends {
         lends(root, node, lend, &mut a);
-        readings(root, lend, &mut a);
+        readings(root, node, lend, &mut a);
     }
     a
 }
@@ -67,12 +68,24 @@ fn lends(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
     }
 }
 
-/// What no file of the kernel tells, and needs a program in the kernel.
-fn readings(root: &Root, lend: &Lend, a: &mut Area) {
+/// What no file of the kernel tells, and needs a program in the kernel: it is loaded for a moment.
+fn readings(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
     let Lend { lender, poll_ms, wants_waits, .. } = lend;
     let why = format!("bursts of {lender} that are shorter than a look, and safeguards that go by single waits");
     let name = format!("lend-readings-{lender}");
-    let read = format!("running threads are read from /proc every {poll_ms} ms, not every 50 us, and single waits are not known (no BPF)");
+    let none = match running::probe(root, Mounts::read(root).version()) {
+        Ok(cost) => {
+            let what = format!("running threads and single waits, every {poll_ms} ms, by programs in the kernel (BPF): {cost}");
+            return a.have(&name, &why, what);
+        }
+        Err(none) => none,
+    };
+    if let (true, Some(Ok(how))) = (running::is_forbidden(&none), node.through_actuator(root)) {
+        return a.have(&name, &why, format!("{how}: programs in the kernel (BPF), where its log says \"loaded\""));
+    }
+    let slow_ms = poll_ms.max(1.0);
+    let read =
+        format!("running threads are read from /proc every {slow_ms} ms, not every 50 us, and single waits are not known (no BPF: {none})");
     // Of this process, which has run: the counters are there or not for all.
     let counted = procfs::waited_of(root, "self").is_some();
     if *wants_waits && !counted {

@@ -112,12 +112,12 @@ pub struct Node<'a> {
 }
 
 /// Idle cores that one service is to lend to another between two plans.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lend {
     pub lender: ServiceId,
     pub borrower: ServiceId,
     /// Between two looks at the lender's threads.
-    pub poll_ms: u64,
+    pub poll_ms: f64,
     /// What decides asks how long threads have waited.
     pub wants_waits: bool,
 }

@@ -500,7 +500,7 @@ fn what_is_to_be_lent_is_checked_against_the_host() {
     files.extend(["web", "batch"].iter().flat_map(|u| [group(u, "cpuset.cpus"), group(u, "cpu.max")]));
     files.push(("/proc/self/schedstat".into(), "5 6 7\n".into()));
     let services = ["web", "batch"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
-    let lends = [Lend { lender: "web".into(), borrower: "batch".into(), poll_ms: 5, wants_waits: true }];
+    let lends = [Lend { lender: "web".into(), borrower: "batch".into(), poll_ms: 5.0, wants_waits: true }];
     let seen = |files: &[(String, String)], managed: Option<&str>, lends: &[Lend]| {
         let (_dir, root) = tree(files);
         let managed = managed.map(|m| CpuSet::parse(m).unwrap());

@@ -12,7 +12,9 @@ use crate::cgroup::{Cgroup, Knob};
 use crate::journal::Entry;
 use crate::procfs;
 use crate::root::Root;
+use crate::running::{self, Programs, Watched};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -20,6 +22,9 @@ use surefoot_server::{Allocation, CpuSet, Lease, LendError, Lender, Lent, Server
 
 /// A lender that has asked for nothing for so long hangs: 40 windows of SmartHarvest.
 pub const MOST_SILENT: Duration = Duration::from_secs(1);
+
+/// Shorter pauses are spent waiting on the CPU: a sleep takes some 60 µs more than was asked for.
+const SPIN_US: u64 = 100;
 
 /// One of the two services of a lease.
 #[derive(Debug)]
@@ -163,6 +168,7 @@ impl LocalServer {
         self.journal.append(&Entry::Lease { lease: lease.clone() })?;
         // The kernel would refuse its neighbours what it lends.
         self.end_partition(&lease.lender);
+        let sight = self.sight(&lender.group);
         let mut loans = lock(&self.loans);
         loans.granted += 1;
         let number = loans.granted;
@@ -183,7 +189,24 @@ impl LocalServer {
             core_of_cpu: self.platform.core_of_cpu.clone(),
             granted: Instant::now(),
             waited: None,
+            sight,
         })
+    }
+
+    /// Programs in the kernel where there are some, else files of each thread. Which it is, and why, is said when it is another than before.
+    fn sight(&mut self, group: &Cgroup) -> Sight {
+        let loaded = self.programs.get_or_insert_with(|| running::programs(&self.config.root, group.version));
+        let watched = loaded.as_ref().map_err(Clone::clone).and_then(|p| p.watch(&self.config.root, &self.mounts, group));
+        let sight = match watched {
+            Ok(watched) => Sight::Programs(watched),
+            Err(why) => Sight::Files { why },
+        };
+        let said = sight.to_string();
+        if self.sight_said.as_ref() != Some(&said) {
+            tracing::info!("threads of lenders are seen by {said}");
+            self.sight_said = Some(said);
+        }
+        sight
     }
 
     /// The largest lease that may be granted now, and the cores that its lender holds, shared ones too.
@@ -319,10 +342,29 @@ impl LocalServer {
     }
 }
 
+/// How a lender sees its threads.
+#[derive(Debug)]
+enum Sight {
+    Programs(Watched),
+    Files { why: String },
+}
+
+impl fmt::Display for Sight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sight::Programs(_) => f.write_str("programs in the kernel"),
+            Sight::Files { why } => write!(f, "a file of each thread, which takes milliseconds: {why}"),
+        }
+    }
+}
+
+/// The programs, or why there are none; None before the first lease.
+pub(super) type Loaded = Option<Result<Programs, String>>;
+
 /// A lease of this machine's CPUs in use. Where it goes out of use everything is back.
 ///
-/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from a file of each: every few
-/// milliseconds, not every 50 µs.
+/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from memory that programs in the
+/// kernel write, without a system call or an allocation. Where there are no such programs it is read from a file of each thread.
 #[derive(Debug)]
 pub struct LocalLender {
     lease: Lease,
@@ -334,9 +376,18 @@ pub struct LocalLender {
     granted: Instant,
     /// Time that each thread has waited, ns, and how often it was given a CPU; None before the first look.
     waited: Option<BTreeMap<u32, (u64, u64)>>,
+    sight: Sight,
 }
 
 impl LocalLender {
+    /// Why its threads are read from files; None where programs in the kernel tell.
+    pub fn reads_files(&self) -> Option<&str> {
+        match &self.sight {
+            Sight::Programs(_) => None,
+            Sight::Files { why } => Some(why),
+        }
+    }
+
     /// The books, while the lease is in force.
     fn books(&self) -> Result<MutexGuard<'_, Loans>, LendError> {
         let mut loans = lock(&self.loans);
@@ -368,23 +419,37 @@ impl Lender for LocalLender {
     }
 
     fn advance_to(&mut self, t_us: u64) {
-        std::thread::sleep(Duration::from_micros(t_us.saturating_sub(self.now_us())));
+        let left = t_us.saturating_sub(self.now_us());
+        if left >= SPIN_US {
+            return std::thread::sleep(Duration::from_micros(left));
+        }
+        while self.now_us() < t_us {
+            std::hint::spin_loop();
+        }
     }
 
     fn busy(&mut self) -> Result<u32, LendError> {
         let own = self.books()?.cpus_of(&self.lease.lender).unwrap_or_default();
+        let core = |cpu: u32| self.core_of_cpu.get(cpu as usize).copied();
+        if let Sight::Programs(watched) = &self.sight {
+            let mut cores = CpuSet::empty();
+            own.iter().filter(|cpu| watched.runs_on(*cpu)).filter_map(core).for_each(|core| cores.insert(core));
+            return Ok(cores.len());
+        }
         let tids = self.group.tids();
         let seen: Vec<Option<u32>> = tids.iter().filter_map(|tid| procfs::runs_on(&self.root, *tid)).collect();
         if seen.is_empty() && !tids.is_empty() {
             return Err(self.unknown("what runs", "/proc/TID/stat"));
         }
-        let core = |cpu: u32| self.core_of_cpu.get(cpu as usize).copied();
         let cores: BTreeSet<u32> = seen.into_iter().flatten().filter(|cpu| own.contains(*cpu)).filter_map(core).collect();
         Ok(cores.len() as u32)
     }
 
     fn waits(&mut self) -> Result<Waits, LendError> {
         drop(self.books()?);
+        if let Sight::Programs(watched) = &mut self.sight {
+            return Ok(watched.waits());
+        }
         let tids = self.group.tids();
         let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, procfs::waited(&self.root, *t)?))).collect();
         if now.is_empty() && !tids.is_empty() {
@@ -405,6 +470,9 @@ impl Lender for LocalLender {
 
     fn waiting_us(&mut self) -> Result<f64, LendError> {
         drop(self.books()?);
+        if let Sight::Programs(watched) = &self.sight {
+            return Ok(watched.waiting_us());
+        }
         let cause = "no file says how long a thread has waited that waits now".into();
         Err(LendError::Unknown { what: format!("the longest wait of {}", self.lease.lender), cause })
     }

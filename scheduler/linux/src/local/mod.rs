@@ -315,6 +315,9 @@ pub struct LocalServer {
     loans: SharedLoans,
     /// Services of a lease, lenders and borrowers.
     lending: BTreeSet<ServiceId>,
+    /// How their threads are seen, and what was said of that last.
+    programs: lend::Loaded,
+    sight_said: Option<String>,
     /// Leases of a process that died.
     leases_left: BTreeMap<ServiceId, Lease>,
     limits: Limits,
@@ -534,6 +537,8 @@ impl LocalServer {
             keeper: Keeper::default(),
             loans: SharedLoans::default(),
             lending: BTreeSet::new(),
+            programs: None,
+            sight_said: None,
             leases_left: recalled.leases,
             limits: Limits::default(),
             feed,

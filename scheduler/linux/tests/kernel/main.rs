@@ -6,6 +6,8 @@
 mod actuator;
 mod cosmos;
 mod groups;
+mod lend;
+#[cfg(feature = "bpf")]
 mod scx;
 mod server;
 mod support;

@@ -246,7 +246,7 @@ fn cores_move_at_once() {
     let (mut taken, mut lent, mut calls) = (vec![], vec![], vec![]);
     // By CPU: since when it is the lender's, and the borrower's, and until when.
     let (mut back, mut away): (Vec<(u32, u64, u64)>, Vec<(u32, u64, u64)>) = (vec![], vec![]);
-    let moves = std::env::var("SUREFOOT_COSMOS_PLANS").map_or(200, |n| n.parse().unwrap());
+    let moves = std::env::var("SUREFOOT_SCX_MOVES").map_or(200, |n| n.parse().unwrap());
     let mut since: BTreeMap<u32, u64> = BTreeMap::new();
     let seen = seen();
     for _ in 0..moves {
@@ -353,7 +353,7 @@ fn a_killed_loader_leaves_nothing_behind() {
     let (groups, processes) = services(3, 3);
     let own = Group::new("loader");
     let mut dice = Dice(11);
-    let kills = std::env::var("SUREFOOT_COSMOS_KILLS").map_or(10, |n| n.parse().unwrap());
+    let kills = std::env::var("SUREFOOT_SCX_KILLS").map_or(10, |n| n.parse().unwrap());
     for n in 0..kills {
         let mut loader = Process::start_as(&own, "scx::helper", &format!("load {}", n + 1));
         if n % 2 == 0 {

@@ -15,9 +15,10 @@ use std::time::Instant;
 use surefoot_io::input::{self, KERNEL_BYTES};
 use surefoot_linux::actuator::harden::{give_up, restrict_calls, Measure, Open};
 use surefoot_linux::actuator::{record, Actuator, Allow, Beneath, DeadMan, Listener, Record};
+use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::claim;
 use surefoot_linux::resctrl::Resctrl;
-use surefoot_linux::{Root, Target};
+use surefoot_linux::{running, Root, Target};
 
 /// # Errors
 /// Bad input or a failure, on one line.
@@ -64,11 +65,24 @@ pub fn run(args: &cli::Actuate) -> Result<()> {
         Ok(how) => tracing::info!("{}: {how}", m.name),
         Err(why) => tracing::warn!("{}: NOT in force: {why}", m.name),
     };
+    // Loaded while there are rights to, and only where a service lends.
+    let running = if config.lends.is_empty() {
+        Err("no service lends by its node.toml".to_string())
+    } else {
+        let version = Mounts::read(&root).version().ok_or_else(|| "no cgroup hierarchy is mounted".to_string());
+        let loaded = version.and_then(running::load);
+        match &loaded {
+            Ok(_) => tracing::info!("programs in the kernel: loaded, for lenders"),
+            Err(why) => tracing::warn!("programs in the kernel: NOT loaded, lenders read /proc: {why}"),
+        }
+        loaded
+    };
     give_up(Open { kernel: &folders, state: Some(dead_man.folder()), resctrl: resctrl.is_some() }).into_iter().for_each(say);
     drop(folders);
     // Its thread has given up the same, being started after it, but for what each does for itself.
     let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_record(kept);
-    let actuator = actuator.map_err(|e| Error::io(&at, "cannot be written", &e))?.with_aside(|| drop(restrict_calls()));
+    let actuator =
+        actuator.map_err(|e| Error::io(&at, "cannot be written", &e))?.with_running(running).with_aside(|| drop(restrict_calls()));
     let mut actuator = actuator.map_err(|e| Error::Failed(format!("no second thread: {e}. Allow more tasks")))?;
     say(restrict_calls());
     tracing::info!("serving user {uid} ({})", own.user);

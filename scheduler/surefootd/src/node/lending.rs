@@ -11,13 +11,15 @@ use crate::stage::config::Lend;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use surefoot_harvest::{Harvester, Tally};
+use surefoot_harvest::{Harvester, Settings, Tally};
 use surefoot_linux::local::LocalLender;
 use surefoot_linux::LocalServer;
 use surefoot_server::{LendError, Lender, Observation, Server};
 
 /// Between two reports of a lender's thread, µs: as often as a tick looks.
 const REPORT_US: u64 = 100_000;
+/// Between two looks at a file of each thread, at least, µs.
+const LEAST_FILES_US: u64 = 1000;
 /// Pause before the next lease after a fault: at first, and at most after twice as long each time, ms.
 const PAUSE_MS: u64 = 1000;
 const MOST_PAUSE_MS: u64 = 60_000;
@@ -158,14 +160,16 @@ impl Entry {
         }
         let granted = server.could_lend(lender, borrower).map_err(|e| (e, false)).and_then(|(lease, cores)| {
             let most = lease.cores(server.platform()).len() as u32;
-            let harvester = Harvester::named(policy, cores, most, settings).map_err(|e| (e, true))?;
             let cpus = lease.cpus;
             let lender = server.grant(lease).map_err(|e| (e.to_string(), true))?;
-            Ok((lender, harvester, most, cpus))
+            let (settings, slower) = as_seen(settings, lender.reads_files());
+            let harvester = Harvester::named(policy, cores, most, &settings).map_err(|e| (e, true))?;
+            Ok((lender, harvester, most, cpus, slower))
         });
-        let started = granted.and_then(|(lent_by, harvester, most, cpus)| {
+        let started = granted.and_then(|(lent_by, harvester, most, cpus, slower)| {
             let loan = Loan::start(lent_by, harvester, most, now_ms, drive).map_err(|e| (e, true))?;
-            tracing::info!("{lender} lends up to {most} cores (CPUs {cpus}) to {borrower}: {policy}, a look every {poll_ms} ms");
+            let looks = slower.map_or(format!("{poll_ms} ms"), |ms| format!("{ms} ms, not {poll_ms}, since files are read"));
+            tracing::info!("{lender} lends up to {most} cores (CPUs {cpus}) to {borrower}: {policy}, a look every {looks}");
             Ok(loan)
         });
         match started {
@@ -233,6 +237,17 @@ impl Loan {
             tracing::warn!("{} lends nothing for {stop_s} s: its threads waited too long for a CPU", wish.lender);
         }
     }
+}
+
+/// Settings for what can be seen, with the pause that is another one, ms: a look at files takes too long for less than a millisecond.
+fn as_seen(settings: &Settings, files: Option<&str>) -> (Settings, Option<f64>) {
+    let mut settings = *settings;
+    let polls = [&mut settings.window.poll_us, &mut settings.caladan.poll_us];
+    if files.is_none() || *polls[0] >= LEAST_FILES_US {
+        return (settings, None);
+    }
+    polls.into_iter().for_each(|us| *us = LEAST_FILES_US);
+    (settings, Some(LEAST_FILES_US as f64 * 1e-3))
 }
 
 /// A lender's thread.

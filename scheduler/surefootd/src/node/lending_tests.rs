@@ -50,7 +50,7 @@ impl Host {
             server.adopt(id, id, kind, 1, Target::Cgroup(format!("/{id}").into())).unwrap();
         }
         let settings = surefoot_harvest::Settings::default();
-        let lend = Lend { lender: "web".into(), borrower: "batch".into(), policy: policy.into(), poll_ms: 1, settings };
+        let lend = Lend { lender: "web".into(), borrower: "batch".into(), policy: policy.into(), poll_ms: 1.0, settings };
         let mut lending = Lending::new(&[lend]);
         lending.drive = drive;
         let mut host = Host { dir, _state: state, server, lending, now_ms: 0 };

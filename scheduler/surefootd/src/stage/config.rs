@@ -27,8 +27,8 @@ pub const JOURNAL_MB: u64 = 16;
 /// Between two ticks.
 pub const INTERVAL_MS: RangeInclusive<u64> = 10..=60_000;
 /// Between two looks at the threads of a lender, and by default: a file of each thread is read.
-pub const POLL_MS: RangeInclusive<u64> = 1..=100;
-const POLL_DEFAULT_MS: u64 = 5;
+pub const POLL_MS: RangeInclusive<f64> = 0.01..=100.0;
+const POLL_DEFAULT_MS: f64 = 5.0;
 /// What decides below a tick by default.
 const LEND_POLICY: &str = "smartharvest";
 /// Between two steps of learning.
@@ -85,7 +85,7 @@ pub struct Lend {
     pub borrower: String,
     /// One of [`surefoot_harvest::NAMES`].
     pub policy: String,
-    pub poll_ms: u64,
+    pub poll_ms: f64,
     pub settings: surefoot_harvest::Settings,
 }
 
@@ -212,7 +212,7 @@ struct RawLend {
     lender: String,
     borrower: String,
     policy: Option<String>,
-    poll_ms: Option<Spanned<i64>>,
+    poll_ms: Option<Spanned<f64>>,
     #[serde(default)]
     settings: RawSettings,
 }
@@ -694,36 +694,31 @@ impl NodeConfig {
             }
             let poll_ms = match &l.poll_ms {
                 None => POLL_DEFAULT_MS,
-                Some(p) if whole_numbers(&POLL_MS).contains(p.get_ref()) => *p.get_ref() as u64,
+                Some(p) if POLL_MS.contains(p.get_ref()) => *p.get_ref(),
                 Some(p) => {
                     let (least, most) = (POLL_MS.start(), POLL_MS.end());
-                    let what =
-                        format!("{} is out of range. Give {least} to {most}: files are read, which takes too long for less", p.get_ref());
+                    let what = format!("{} is out of range. Give {least} to {most}", p.get_ref());
                     return wrong(&p.span(), "poll_ms", what);
                 }
             };
             let mut settings = surefoot_harvest::Settings::default();
-            settings.window.poll_us = poll_ms * 1000;
+            settings.window.poll_us = (poll_ms * 1000.0).round() as u64;
+            settings.caladan.poll_us = settings.window.poll_us;
             let mut set = |name: &str, numbers: &[f64]| {
                 let full = settings.assign(name, numbers)?;
-                let polls = full == "window.poll_us";
-                (!polls).then_some(full).ok_or_else(|| "window.poll_us: poll_ms says it here. Remove it".to_string())
+                if full.ends_with(".poll_us") {
+                    return Err(format!("{full}: poll_ms says it here. Remove it"));
+                }
+                Ok(full)
             };
             if let Err((span, e)) = l.settings.assign("", &mut set, &mut BTreeSet::new()) {
                 return wrong(&span, "settings", e);
             }
             let policy = l.policy.unwrap_or_else(|| LEND_POLICY.into());
-            match Harvester::named(&policy, 2, 1, &settings) {
-                Err(e) => return wrong(&at, "policy", e),
-                Ok(h) if h.wants_waiting() => {
-                    let what = format!(
-                        "\"{policy}\" decides by how long a thread has waited that waits now, which no file of the kernel says. Choose another"
-                    );
-                    return wrong(&at, "policy", what);
-                }
-                Ok(_) => {}
+            if let Err(e) = Harvester::named(&policy, 2, 1, &settings) {
+                return wrong(&at, "policy", e);
             }
-            if (poll_ms * 2) as f64 > settings.window.length_ms {
+            if poll_ms * 2.0 > settings.window.length_ms {
                 let what = format!(
                     "a window of {} ms has less than two looks of {poll_ms} ms. Give poll_ms at most half of window.length_ms",
                     settings.window.length_ms
@@ -892,11 +887,13 @@ mod tests {
         let entry = |lender: &str, borrower: &str, more: &str| format!("[[lend]]\nlender = {lender:?}\nborrower = {borrower:?}\n{more}\n");
         assert_eq!(node("").unwrap().lends, []);
         let l = node(&entry("web", "batch", "")).unwrap().lends.remove(0);
-        assert_eq!((l.lender.as_str(), l.borrower.as_str(), l.policy.as_str(), l.poll_ms), ("web", "batch", "smartharvest", 5));
+        assert_eq!((l.lender.as_str(), l.borrower.as_str(), l.policy.as_str(), l.poll_ms), ("web", "batch", "smartharvest", 5.0));
         assert_eq!((l.settings.window.poll_us, l.settings.window.length_ms), (5000, 25.0));
+        let l = node(&entry("web", "batch", "policy = \"caladan\"\npoll_ms = 0.05")).unwrap().lends.remove(0);
+        assert_eq!((l.settings.window.poll_us, l.settings.caladan.poll_us), (50, 50));
         let more = "policy = \"fixed-buffer-2\"\npoll_ms = 20\nsettings = { window.length_ms = 100, guard.aggressive = 1 }";
         let two = node(&(entry("web", "batch", more) + &entry("db", "batch", ""))).unwrap().lends;
-        assert_eq!((two[0].policy.as_str(), two[0].poll_ms, two[0].settings.window.length_ms), ("fixed-buffer-2", 20, 100.0));
+        assert_eq!((two[0].policy.as_str(), two[0].poll_ms, two[0].settings.window.length_ms), ("fixed-buffer-2", 20.0, 100.0));
         assert_eq!((two[0].settings.guard.aggressive, two[1].lender.as_str()), (1, "db"));
         for (lends, said) in [
             (entry("wbe", "batch", ""), "lend.lender: no [[service]] has the id \"wbe\". Did you mean \"web\"?"),
@@ -905,8 +902,7 @@ mod tests {
             (entry("web", "db", ""), "lend.borrower: \"db\" is an LC service"),
             (entry("web", "batch", "") + &entry("web", "batch", ""), "lend.lender: \"web\" lends already"),
             (entry("web", "batch", "policy = \"smart\""), "lend.policy: policy \"smart\" is unknown below a tick"),
-            (entry("web", "batch", "policy = \"caladan\""), "lend.policy: \"caladan\" decides by how long a thread has waited"),
-            (entry("web", "batch", "poll_ms = 0"), "node.toml:18: lend.poll_ms: 0 is out of range. Give 1 to 100"),
+            (entry("web", "batch", "poll_ms = 0"), "node.toml:18: lend.poll_ms: 0 is out of range. Give 0.01 to 100"),
             (entry("web", "batch", "poll_ms = 13"), "lend.poll_ms: a window of 25 ms has less than two looks of 13 ms"),
             (entry("web", "batch", "settings = { window.poll_us = 50 }"), "lend.settings: window.poll_us: poll_ms says it here"),
             (
