@@ -11,5 +11,5 @@ mod words;
 
 pub use feed::{programs, programs_for, spent, Counts, Feed, Handles, Hierarchy, Watch};
 pub use object::{load, Refused, Stats};
-pub use owners::{let_in, let_out, scheduler, Class, Owners, Parts};
+pub use owners::{let_in, let_out, scheduler, Class, Let, Owners, Parts};
 pub use words::Words;

@@ -212,12 +212,26 @@ impl Drop for Class {
 /// The scheduling policy of threads that a sched_ext scheduler has (`SCHED_EXT`).
 const SCHED_EXT: i32 = 7;
 
-/// Lets a thread under the scheduler. False for one of a policy that is not ours to change (real time, idle), or that has ended.
+/// What became of a thread that was to be let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Let {
+    New,
+    /// It was in already, or has ended.
+    In,
+    /// It has a policy that is not ours to change (real time, batch, idle): the kernel's own scheduler keeps it.
+    Not(i32),
+}
+
+/// Lets a thread under the scheduler.
 ///
 /// # Errors
 /// The kernel's, e.g. without CAP_SYS_NICE.
-pub fn let_in(tid: u32) -> io::Result<bool> {
-    change(tid, nix::libc::SCHED_OTHER, SCHED_EXT)
+pub fn let_in(tid: u32) -> io::Result<Let> {
+    or_gone(Let::In, (|| match crate::policy::policy(tid)? {
+        SCHED_EXT => Ok(Let::In),
+        nix::libc::SCHED_OTHER => crate::policy::set_policy(tid, SCHED_EXT).map(|()| Let::New),
+        other => Ok(Let::Not(other)),
+    })())
 }
 
 /// Gives a thread back to the kernel's own scheduler, if it was let in.
@@ -225,14 +239,16 @@ pub fn let_in(tid: u32) -> io::Result<bool> {
 /// # Errors
 /// As [`let_in`].
 pub fn let_out(tid: u32) -> io::Result<bool> {
-    change(tid, SCHED_EXT, nix::libc::SCHED_OTHER)
+    or_gone(false, (|| match crate::policy::policy(tid)? {
+        SCHED_EXT => crate::policy::set_policy(tid, nix::libc::SCHED_OTHER).map(|()| true),
+        _ => Ok(false),
+    })())
 }
 
-fn change(tid: u32, from: i32, to: i32) -> io::Result<bool> {
-    match crate::policy::policy(tid).and_then(|is| if is == from { crate::policy::set_policy(tid, to).map(|()| true) } else { Ok(false) }) {
-        Err(Errno::ESRCH) => Ok(false),
-        Err(e) => Err(e.into()),
-        Ok(done) => Ok(done),
+fn or_gone<T>(gone: T, done: Result<T, Errno>) -> io::Result<T> {
+    match done {
+        Err(Errno::ESRCH) => Ok(gone),
+        done => Ok(done?),
     }
 }
 

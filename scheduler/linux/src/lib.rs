@@ -31,6 +31,7 @@ pub mod local;
 pub mod memory;
 pub mod memory_use;
 pub mod own;
+mod owners;
 pub mod perf;
 pub mod procfs;
 pub mod psi;

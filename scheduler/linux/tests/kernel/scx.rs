@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::sync::atomic::Ordering::Relaxed;
-use surefoot_bpf::{let_in, let_out, scheduler, Class, Owners, Words};
+use surefoot_bpf::{let_in, let_out, scheduler, Class, Let, Owners, Words};
 use surefoot_server::CpuSet;
 
 const TRACING: &str = "/sys/kernel/tracing";
@@ -111,7 +111,7 @@ impl Scheduler {
         borrower.give(&set(BORROWER)).unwrap();
         // Until none is found that is not in yet: children are in from birth.
         for group in groups {
-            while group.cgroup().tids().into_iter().filter(|tid| let_in(*tid).unwrap()).count() > 0 {}
+            while group.cgroup().tids().into_iter().filter(|tid| let_in(*tid).unwrap() == Let::New).count() > 0 {}
         }
         // From now on the owner alone keeps the borrower from CPUs that are not lent.
         write(groups[1].file("cpuset.cpus"), "2-6").unwrap();
