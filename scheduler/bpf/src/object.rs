@@ -97,10 +97,8 @@ pub fn run_on(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut o = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
+    let mut o =
+        libbpf_sys::bpf_test_run_opts { sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t, ..Default::default() };
     // SAFETY: the options are of the size that they state, and name no other memory.
     match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut o) } {
         0 => Ok(()),

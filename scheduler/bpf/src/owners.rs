@@ -67,7 +67,10 @@ fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
     };
     if state != "disabled" {
         let name = says("root/ops").unwrap_or_else(|| "another scheduler".into());
-        return Err(Refused { cause: format!("sched_ext is in use: {name}"), remedy: "The kernel has one at a time. End that one first".into() });
+        return Err(Refused {
+            cause: format!("sched_ext is in use: {name}"),
+            remedy: "The kernel has one at a time. End that one first".into(),
+        });
     }
     let number = libbpf_rs::num_possible_cpus().unwrap_or(CpuSet::CAPACITY as usize).min(CpuSet::CAPACITY as usize);
     let set = |open: &mut OpenObject| {
@@ -83,7 +86,8 @@ fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
     let (shared, cpus) = (map(".bss")?, map("cpus")?);
     let order = object.progs().find(|p| p.name().to_str() == Some("move")).ok_or_else(|| other("a program is missing", &"move"))?;
     let order = order.as_fd().try_clone_to_owned().map_err(|e| other("move", &e))?;
-    let mut ops = object.maps_mut().find(|m| m.name().to_str() == Some("surefoot")).ok_or_else(|| other("a map is missing", &"surefoot"))?;
+    let mut ops =
+        object.maps_mut().find(|m| m.name().to_str() == Some("surefoot")).ok_or_else(|| other("a map is missing", &"surefoot"))?;
     let link = ops.attach_struct_ops().map_err(|e| Refused {
         cause: format!("the kernel does not take the scheduler: {e}"),
         remedy: "Give the process CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN, or run it as root; the kernel's log may say more".into(),
@@ -131,12 +135,17 @@ impl Owners {
         let index = {
             let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
             let free = in_use.iter().position(|used| !used);
-            let free = free.ok_or_else(|| io::Error::other(format!("{} services lend and borrow, and no more can. End a lease", CLASSES - 1)))?;
+            let free =
+                free.ok_or_else(|| io::Error::other(format!("{} services lend and borrow, and no more can. End a lease", CLASSES - 1)))?;
             in_use[free] = true;
             free
         };
         let (keepers, bit) = (&self.shared.get()[KEEPERS], 1 << index);
-        if keeps { keepers.fetch_or(bit, SeqCst) } else { keepers.fetch_and(!bit, SeqCst) };
+        if keeps {
+            keepers.fetch_or(bit, SeqCst)
+        } else {
+            keepers.fetch_and(!bit, SeqCst)
+        };
         self.shared.get()[WATCHED + 2 * index + 1].store(level as u64, Relaxed);
         self.id(index).store(id, Release);
         self.shared.get()[HIGHEST].fetch_max(index as u64, SeqCst);
@@ -227,11 +236,14 @@ pub enum Let {
 /// # Errors
 /// The kernel's, e.g. without CAP_SYS_NICE.
 pub fn let_in(tid: u32) -> io::Result<Let> {
-    or_gone(Let::In, (|| match crate::policy::policy(tid)? {
-        SCHED_EXT => Ok(Let::In),
-        nix::libc::SCHED_OTHER => crate::policy::set_policy(tid, SCHED_EXT).map(|()| Let::New),
-        other => Ok(Let::Not(other)),
-    })())
+    or_gone(
+        Let::In,
+        (|| match crate::policy::policy(tid)? {
+            SCHED_EXT => Ok(Let::In),
+            nix::libc::SCHED_OTHER => crate::policy::set_policy(tid, SCHED_EXT).map(|()| Let::New),
+            other => Ok(Let::Not(other)),
+        })(),
+    )
 }
 
 /// Gives a thread back to the kernel's own scheduler, if it was let in.
@@ -239,10 +251,13 @@ pub fn let_in(tid: u32) -> io::Result<Let> {
 /// # Errors
 /// As [`let_in`].
 pub fn let_out(tid: u32) -> io::Result<bool> {
-    or_gone(false, (|| match crate::policy::policy(tid)? {
-        SCHED_EXT => crate::policy::set_policy(tid, nix::libc::SCHED_OTHER).map(|()| true),
-        _ => Ok(false),
-    })())
+    or_gone(
+        false,
+        (|| match crate::policy::policy(tid)? {
+            SCHED_EXT => crate::policy::set_policy(tid, nix::libc::SCHED_OTHER).map(|()| true),
+            _ => Ok(false),
+        })(),
+    )
 }
 
 fn or_gone<T>(gone: T, done: Result<T, Errno>) -> io::Result<T> {

@@ -81,7 +81,9 @@ mod with {
                             Let::New => new += 1,
                             Let::In => {}
                             Let::Not(_) if *keeps => {}
-                            Let::Not(policy) => return Err(format!("thread {tid} of {id} has scheduling policy {policy}, and only 0 is ours")),
+                            Let::Not(policy) => {
+                                return Err(format!("thread {tid} of {id} has scheduling policy {policy}, and only 0 is ours"))
+                            }
                         }
                     }
                     if new == 0 {

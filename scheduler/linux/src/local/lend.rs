@@ -306,7 +306,8 @@ impl LocalServer {
             None => loans.enter(&self.config.root, &self.mounts, &lease),
         };
         drop(loans);
-        let said = way.map_or_else(|why| format!("lists of CPUs, some milliseconds each: {why}"), |()| "owner in the kernel (sched_ext)".into());
+        let said =
+            way.map_or_else(|why| format!("lists of CPUs, some milliseconds each: {why}"), |()| "owner in the kernel (sched_ext)".into());
         if self.way_said.as_ref() != Some(&said) {
             tracing::info!("cores are lent by {said}");
             self.way_said = Some(said);
@@ -463,7 +464,7 @@ impl LocalServer {
         for Lease { lender, borrower, cpus } in &left {
             tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
             for id in [lender, borrower] {
-                if let Some(Control::Files(group)) = self.services.get(id).map(|s| &s.control) {
+                if let Some(Control::Files(group)) = self.services.get(id).map(|s| &s.control).or_else(|| self.strangers.get(id)) {
                     owners::let_out(group);
                 }
             }

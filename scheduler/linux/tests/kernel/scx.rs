@@ -3,13 +3,15 @@
 use crate::support::{read, role, until, write, Dice, Group, Process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::sync::atomic::Ordering::Relaxed;
 use surefoot_bpf::{let_in, let_out, scheduler, Class, Let, Owners, Words};
-use surefoot_server::CpuSet;
+use surefoot_linux::{LocalConfig, LocalServer, Target};
+use surefoot_server::{Allocation, CpuSet, Kind, Lender, Plan, Server};
 
 const TRACING: &str = "/sys/kernel/tracing";
 const STATE: &str = "/sys/kernel/sched_ext/state";
@@ -24,7 +26,8 @@ const TEST: u32 = 7;
 const SEEN: &str = "/tmp/scx-seen";
 
 /// Not a test: what other processes are. "burst N": N threads that compute for a moment and sleep for a moment. "bully N": N that spin.
-/// "load SEED": a scheduler whose cores move all the time.
+/// "load SEED": a scheduler whose cores move all the time. "serve SEED FOLDER": a server whose lease is used all the time; of seed 0 one that
+/// lends everything once and ends, of seed 1 one that gives everything back.
 #[test]
 #[ignore = "the helper process of the tests of sched_ext; does nothing when run alone"]
 fn helper() {
@@ -39,6 +42,9 @@ fn helper() {
             bed.lend(dice.between(0, 3) as usize);
             std::thread::sleep(Duration::from_micros(dice.between(100, 3000)));
         }
+    }
+    if name == "serve" {
+        return daemon(n, words[2]);
     }
     let seen = Arc::new(seen());
     for i in 0..n {
@@ -63,6 +69,46 @@ fn helper() {
         };
         std::thread::Builder::new().name(name.clone()).spawn(work).unwrap();
     }
+    println!("ready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+fn daemon(seed: u64, dir: &str) {
+    let mut s = LocalServer::open(LocalConfig::new(dir)).unwrap();
+    if seed == 1 {
+        s.reset().unwrap();
+        return println!("ready");
+    }
+    s.resume().unwrap();
+    s.adopt("lender", "lender", Kind::Lc { qos_target_ms: 10.0 }, 6, Target::Cgroup("/lender".into())).unwrap();
+    s.adopt("borrower", "borrower", Kind::Be, 1, Target::Cgroup("/borrower".into())).unwrap();
+    let hold = |cpus: &str| Allocation { cpus: set(cpus), shared_cpus: CpuSet::empty(), ..Allocation::everything(s.platform()) };
+    let plan = [("lender", LENDER), ("borrower", BORROWER)].map(|(id, cpus)| (id.to_string(), hold(cpus)));
+    s.apply(&Plan::whole(BTreeMap::from(plan))).unwrap();
+    let (lease, _) = s.could_lend("lender", "borrower").unwrap();
+    let mut lender = s.grant(lease).unwrap();
+    if seed == 0 {
+        lender.lend(2).unwrap();
+        return println!("ready");
+    }
+    let mut times = fs::File::create(format!("{dir}/times")).unwrap();
+    std::thread::spawn(move || {
+        let mut dice = Dice(seed);
+        loop {
+            let cores = dice.between(0, 3) as u32;
+            let before = lender.lent();
+            let start = now_us();
+            let lent = lender.lend(cores).unwrap();
+            let took = now_us() - start;
+            assert!(lent.cores + lent.to_come - lent.returning == cores && lent.cores <= 2, "{cores}: {lent:?}, before {before:?}");
+            writeln!(times, "{took}").unwrap();
+            std::thread::sleep(Duration::from_micros(dice.between(100, 5000)));
+        }
+    });
+    std::thread::spawn(move || loop {
+        s.observe();
+        s.advance(surefoot_server::Tick { ms: 100 });
+    });
     println!("ready");
     let _ = std::io::stdin().read_line(&mut String::new());
 }
@@ -151,6 +197,10 @@ fn services(bursts: u32, bullies: u32) -> ([Group; 2], [Process; 2]) {
     let processes = [start(&groups[0], format!("burst {bursts}")), start(&groups[1], format!("bully {bullies}"))];
     nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpus).unwrap();
     (groups, processes)
+}
+
+fn times(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |n| n.parse().unwrap())
 }
 
 /// Its threads but those that wait for the end of the test.
@@ -243,10 +293,10 @@ fn cores_move_at_once() {
     let (bursts, bullies) = (tids(&processes[0]), tids(&processes[1]));
     let mut dice = Dice(7);
     let trace = Trace::on();
-    let (mut taken, mut lent, mut calls) = (vec![], vec![], vec![]);
+    let (mut taken, mut lent, mut calls, mut never) = (vec![], vec![], vec![], 0);
     // By CPU: since when it is the lender's, and the borrower's, and until when.
     let (mut back, mut away): (Vec<(u32, u64, u64)>, Vec<(u32, u64, u64)>) = (vec![], vec![]);
-    let moves = std::env::var("SUREFOOT_SCX_MOVES").map_or(200, |n| n.parse().unwrap());
+    let moves = times("SUREFOOT_SCX_MOVES", 200);
     let mut since: BTreeMap<u32, u64> = BTreeMap::new();
     let seen = seen();
     for _ in 0..moves {
@@ -260,15 +310,25 @@ fn cores_move_at_once() {
         let given = now_us();
         calls.push(given - start);
         core.iter().for_each(|cpu| back.extend(since.get(&cpu).map(|since| (cpu, *since, start))));
-        // Where the lender runs the borrower comes when it has left.
-        let all = || core.iter().all(|cpu| bed.borrower.uses(cpu) && !bed.lender.uses(cpu));
-        while !all() && now_us() < given + 100_000 {
+        // Where a thread of the lender runs, or was fetched before, the borrower comes when it has left.
+        let mut left: BTreeMap<u32, u64> = BTreeMap::new();
+        loop {
+            for cpu in core.iter().filter(|cpu| !bed.lender.uses(*cpu)) {
+                left.entry(cpu).or_insert_with(now_us);
+            }
+            if core.iter().all(|cpu| left.contains_key(&cpu) && bed.borrower.uses(cpu)) {
+                lent.push(now_us() - start);
+                break;
+            }
+            if now_us() > given + 100_000 {
+                never += 1;
+                break;
+            }
             std::hint::spin_loop();
         }
-        lent.push(now_us() - start);
         std::thread::sleep(Duration::from_micros(dice.between(100, 20_000)));
         let start = now_us();
-        core.iter().for_each(|cpu| away.push((cpu, given, start)));
+        away.extend(left.into_iter().map(|(cpu, left)| (cpu, left, start)));
         bed.lender.give(&core).unwrap();
         calls.push(now_us() - start);
         while core.iter().any(|cpu| bed.borrower.uses(cpu)) {
@@ -314,11 +374,17 @@ fn cores_move_at_once() {
         assert!(!strange, "{} on CPU {cpu}", s.next);
     }
     let away_us: u64 = away.iter().map(|(_, from, to)| to - from).sum();
-    println!("switches that the trace has after the CPU was back: {} of {}, at most {} us", told_late.len() - 1, back.len(), told_late.iter().max().unwrap());
+    println!(
+        "switches that the trace has after the CPU was back: {} of {}, at most {} us",
+        told_late.len() - 1,
+        back.len(),
+        told_late.iter().max().unwrap()
+    );
     println!("{switches} switches; of the time lent the borrower used {:.0} %", 100.0 * borrowed_us as f64 / away_us as f64);
     quantiles("owner: the call", calls);
     quantiles("owner: taken back, until the borrower has left", taken);
     quantiles("owner: lent, until the borrower runs on both CPUs", lent);
+    println!("lent, and the lender's threads were on a CPU of the core for more than 100 ms: {never}");
     assert!(borrowed_us * 2 > away_us, "the borrower ran for {borrowed_us} us of {away_us}");
     bed.end(&[&groups[0], &groups[1]]);
     by_cpuset(&groups, moves);
@@ -353,7 +419,7 @@ fn a_killed_loader_leaves_nothing_behind() {
     let (groups, processes) = services(3, 3);
     let own = Group::new("loader");
     let mut dice = Dice(11);
-    let kills = std::env::var("SUREFOOT_SCX_KILLS").map_or(10, |n| n.parse().unwrap());
+    let kills = times("SUREFOOT_SCX_KILLS", 10);
     for n in 0..kills {
         let mut loader = Process::start_as(&own, "scx::helper", &format!("load {}", n + 1));
         if n % 2 == 0 {
@@ -410,4 +476,48 @@ fn pinned_threads_stall_nobody() {
     for group in &groups {
         group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap()));
     }
+}
+
+/// A lease of a server with the rights moves by owner: both lists stay, ticks included. A server that is killed leaves the lease to the next
+/// one, and a reset gives back lists and threads. One that ends by itself leaves all as it was.
+#[test]
+#[ignore = "needs the guest: make test-kernel"]
+fn leases_move_by_owner() {
+    if !has_it() {
+        return;
+    }
+    let (groups, processes) = services(4, 4);
+    let own = Group::new("server");
+    let dir = tempfile::tempdir().unwrap();
+    let start = |seed: u64| Process::start_as(&own, "scx::helper", &format!("serve {seed} {}", dir.path().display()));
+    let lists = || [groups[0].says("cpuset.cpus"), groups[1].says("cpuset.cpus")];
+    let policies = || -> BTreeSet<String> {
+        let of = |tid: u32| read(format!("/proc/{tid}/stat")).rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().to_string();
+        processes.iter().flat_map(workers).map(of).collect()
+    };
+    let is_out = || lists() == [LENDER, BORROWER] && policies() == BTreeSet::from(["0".into()]) && read(STATE) == "disabled";
+    let mut dice = Dice(5);
+    let mut took = vec![];
+    for n in 0..times("SUREFOOT_SCX_KILLS", 4) {
+        let mut server = start(2 + n);
+        until("the scheduler is in charge", || read(STATE) == "enabled");
+        let end = Instant::now() + Duration::from_millis(dice.between(500, 2500));
+        let mut visits = BTreeSet::new();
+        while Instant::now() < end {
+            assert_eq!(lists(), [LENDER, "2-6"]);
+            visits.extend(workers(&processes[1]).into_iter().filter_map(|tid| processes[1].ran_on(tid)));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(server.running());
+        assert!(visits.iter().any(|cpu| set("2-5").contains(*cpu)), "the borrower was on {visits:?} alone");
+        server.kill();
+        took.extend(read(dir.path().join("times")).lines().filter_map(|l| l.parse::<u64>().ok()));
+        until("the kernel's own scheduler is in charge", || read(STATE) == "disabled");
+        drop(start(1));
+        assert!(is_out(), "{:?} {:?}", lists(), policies());
+        processes.iter().for_each(all_go_on);
+    }
+    quantiles("a lender's move, both ways", took);
+    drop(start(0));
+    until("all is as before", is_out);
 }
