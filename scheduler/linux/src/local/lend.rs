@@ -458,16 +458,24 @@ impl LocalServer {
         }
     }
 
-    /// Leases of a process that died: with the values of a plan, or those of before, all of theirs is back.
-    pub(super) fn forget_left_leases(&mut self) -> Vec<Lease> {
-        let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
-        for Lease { lender, borrower, cpus } in &left {
-            tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
-            for id in [lender, borrower] {
-                if let Some(Control::Files(group)) = self.services.get(id).map(|s| &s.control).or_else(|| self.strangers.get(id)) {
+    /// Threads that a process which died had let under its scheduler, of services that have their own CPUs again.
+    pub(super) fn let_out_left<'a>(&self, of: impl Iterator<Item = (&'a ServiceId, &'a Control)>) {
+        for (id, control) in of {
+            let left = self.leases_left.values().any(|l| l.lender == *id || l.borrower == *id);
+            if let Control::Files(group) = control {
+                if left {
                     owners::let_out(group);
                 }
             }
+        }
+    }
+
+    /// Leases of a process that died: with the values of a plan, or those of before, all of theirs is back.
+    pub(super) fn forget_left_leases(&mut self) -> Vec<Lease> {
+        self.let_out_left(self.services.iter().map(|(id, s)| (id, &s.control)));
+        let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
+        for Lease { lender, borrower, cpus } in &left {
+            tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
             self.journal_the_end(lender.clone());
         }
         left
