@@ -25,6 +25,7 @@ fn compile(clang: &str, source: &Path, object: &Path, include: &str, target: &st
     // Version 3 of the instructions has atomic exchanges; kernels have it from 5.12.
     command.args(["-target", target, "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-nostdinc", "-fno-stack-protector", "-I", include]);
     // No path of the machine that builds: the same commit gives the same bytes.
+    command.arg(format!("-ffile-prefix-map={include}=include"));
     command.args(["-fdebug-compilation-dir=.", "-c", "-o"]).arg(object).arg(source);
     match command.output() {
         Err(e) => fail(&format!("{clang} cannot be run: {e}")),

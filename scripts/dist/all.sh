@@ -35,10 +35,25 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo}
 sysroot=$(rustc --print sysroot)
 remap="--remap-path-prefix=$repo=. --remap-path-prefix=$build=target --remap-path-prefix=$cargo_home=cargo --remap-path-prefix=$sysroot=rust"
 prefix_map="-ffile-prefix-map=$repo=. -ffile-prefix-map=$build=target -ffile-prefix-map=$cargo_home=cargo -g0"
+# What loads programs into the kernel is linked with libelf and zlib. They have a folder of their own: what else this machine has beside
+# them is of its glibc.
+libraries=/usr/lib/$arch-linux-gnu
+native=$build/native/$arch
+features=()
+if [ -e "$libraries/libelf.a" ] && [ -e "$libraries/libz.a" ] && command -v clang >/dev/null; then
+  rm -rf "$native"
+  mkdir -p "$native/include"
+  cp -L "$libraries/libelf.a" "$libraries/libz.a" "$native/"
+  cp -L /usr/include/{libelf.h,gelf.h,zlib.h,zconf.h} "$native/include/"
+  export "LIBBPF_SYS_LIBRARY_PATH_${triple//-/_}=$native" LIBBPF_SYS_EXTRA_CFLAGS="-I$native/include"
+else
+  say "no clang, or no libelf.a and libz.a in $libraries: without programs for the kernel, so that lenders read /proc"
+  features=(--no-default-features)
+fi
 say "building for $triple, glibc $glibc"
 PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$build RUSTFLAGS=$remap CFLAGS=$prefix_map CARGO_PROFILE_RELEASE_STRIP=symbols \
   CARGO_INCREMENTAL=0 ZIG_GLOBAL_CACHE_DIR=$build/zig-cache \
-  cargo zigbuild --release --locked --target "$triple.$glibc" -p surefootd -p surefoot-loadgen
+  cargo zigbuild --release --locked --target "$triple.$glibc" "${features[@]}" -p surefootd -p surefoot-loadgen
 
 name=surefootd-$version-$arch
 stage=$build/stage/$name

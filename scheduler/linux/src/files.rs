@@ -3,7 +3,7 @@
 //! A port with three adapters: the host's own files ([`HostFiles`]), a small privileged process that holds the rights
 //! (`actuator`), and tests that fail any one write or stand in for the kernel.
 
-use crate::running::Handed;
+use crate::handed::Handed;
 use crate::safe_layout::SafeLayout;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};

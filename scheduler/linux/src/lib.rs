@@ -26,6 +26,7 @@ pub mod feed;
 pub mod files;
 pub mod floor;
 pub mod gauge;
+pub mod handed;
 pub mod journal;
 pub mod local;
 pub mod memory;

@@ -7,7 +7,6 @@ use crate::cgroup::Version;
 #[cfg(feature = "bpf")]
 use crate::cgroup::{Cgroup, Mounts};
 use crate::root::Root;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Number of the cgroup namespace in which the kernel starts (PROC_CGROUP_INIT_INO).
@@ -16,13 +15,6 @@ const FIRST_NAMESPACE: &str = "cgroup:[4026531835]";
 const OTHER_KERNEL: &str = "the files are not those of this kernel";
 /// How a load begins to say so that was refused for want of rights.
 const FORBIDDEN: &str = "programs may not be loaded";
-
-/// Programs that another process has loaded, by their descriptors, and what that process says of them.
-#[derive(Debug)]
-pub struct Handed {
-    pub descriptors: Vec<OwnedFd>,
-    pub said: String,
-}
 
 #[cfg(feature = "bpf")]
 /// Which tree of cgroups the programs go by, and how deep in it a group is.
@@ -74,8 +66,9 @@ pub fn is_forbidden(why: &str) -> bool {
 
 #[cfg(feature = "bpf")]
 mod with {
-    use super::{depth, Handed};
+    use super::depth;
     use crate::cgroup::{Cgroup, Mounts, Version};
+    use crate::handed::Handed;
     use crate::root::Root;
     use nix::time::{clock_gettime, ClockId};
     use std::sync::Arc;
@@ -159,8 +152,8 @@ mod with {
 /// Of a build that has no programs.
 #[cfg(not(feature = "bpf"))]
 mod without {
-    use super::Handed;
     use crate::cgroup::{Cgroup, Mounts, Version};
+    use crate::handed::Handed;
     use crate::root::Root;
     use std::time::Duration;
     use surefoot_server::Waits;

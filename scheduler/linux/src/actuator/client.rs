@@ -8,7 +8,7 @@
 use super::line::Line;
 use super::protocol::{decode_reply, Reply, Request, SafeOp, MAX_PAYLOAD, REPLY_HEAD};
 use crate::files::{Files, HostFiles, SharedFiles};
-use crate::running::Handed;
+use crate::handed::Handed;
 use crate::safe::SafeLayout;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{connect, recvmsg, send, setsockopt, socket};

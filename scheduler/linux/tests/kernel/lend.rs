@@ -19,7 +19,8 @@ use surefoot_linux::actuator::harden::restrict_calls;
 use surefoot_linux::actuator::{Actuator, Allow, DeadMan, Listener, Pattern, Record, RemoteFiles, Terms};
 use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::files::{Files, HostFiles, SharedFiles};
-use surefoot_linux::running::{self, Handed};
+use surefoot_linux::handed::Handed;
+use surefoot_linux::running;
 use surefoot_linux::{LocalConfig, LocalLender, LocalServer, Root, Target};
 use surefoot_server::{Allocation, CpuSet, Kind, Lender, Plan, Server};
 
