@@ -90,7 +90,7 @@ fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
         object.maps_mut().find(|m| m.name().to_str() == Some("surefoot")).ok_or_else(|| other("a map is missing", &"surefoot"))?;
     let link = ops.attach_struct_ops().map_err(|e| Refused {
         cause: format!("the kernel does not take the scheduler: {e}"),
-        remedy: "Give the process CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN, or run it as root; the kernel's log may say more".into(),
+        remedy: "Run the process as root; the kernel's log may say more".into(),
     })?;
     let link = link.as_fd().try_clone_to_owned().map_err(|e| other("surefoot", &e))?;
     Ok(Parts { shared, cpus, order, link, number })
