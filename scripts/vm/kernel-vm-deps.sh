@@ -44,6 +44,8 @@ if ! (cd "$dir/new/debs" && apt-get download -q -o APT::Sandbox::User=root "$pac
 fi
 for deb in "$dir"/new/debs/*.deb; do dpkg-deb -x "$deb" "$dir/new/root"; done
 rm -rf "$dir/new/debs"
+# From Debian 13 on all is below /usr.
+for part in lib bin; do [ -e "$dir/new/root/$part" ] || ln -s "usr/$part" "$dir/new/root/$part"; done
 version=$(basename "$dir"/new/root/boot/vmlinuz-* | sed 's/^vmlinuz-//')
 for name in CONFIG_ZSWAP=y CONFIG_9P_FS= CONFIG_NET_9P_VIRTIO= CONFIG_CPUSETS=y CONFIG_PSI=y; do
   grep -q "^$name" "$dir/new/root/boot/config-$version" || fail "$package lacks $name. Name a generic kernel in SUREFOOT_KERNEL."

@@ -10,6 +10,8 @@ version=$(basename "$dir"/root/boot/vmlinuz-* | sed 's/^vmlinuz-//')
 
 mkdir -p "$image"/{bin,modules}
 cp "$dir/root/bin/busybox" "$image/bin/busybox"
+# Empty where the kernel has all of them built in.
+: >"$image/modules/order"
 modprobe -d "$dir/root" -S "$version" --show-depends -a "$@" |
   sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' |
   while read -r module; do

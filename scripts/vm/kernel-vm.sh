@@ -60,7 +60,7 @@ share=$work/share
 mkdir -p "$share"
 cp "$program" "$share/program"
 # How often tests do what they do at random is told by the environment.
-for name in "${!SUREFOOT_COSMOS_@}" "${!SUREFOOT_LEND_@}" "${!SUREFOOT_VM_SLOWNESS@}"; do printf 'export %s=%q\n' "$name" "${!name}"; done >"$share/command"
+for name in "${!SUREFOOT_COSMOS_@}" "${!SUREFOOT_LEND_@}" "${!SUREFOOT_SCX_@}" "${!SUREFOOT_VM_SLOWNESS@}"; do printf 'export %s=%q\n' "$name" "${!name}"; done >"$share/command"
 printf '%q ' /share/program "$@" >>"$share/command"
 truncate -s 512M "$work/swap"
 

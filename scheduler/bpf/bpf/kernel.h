@@ -40,9 +40,17 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct sched_ext_entity {
+	__u32 flags;
+	__u64 slice;
+};
+
 struct task_struct {
 	int on_cpu;
 	int pid;
+	unsigned short migration_disabled;
+	const struct cpumask *cpus_ptr;
+	struct sched_ext_entity scx;
 	struct css_set *cgroups;
 };
 

@@ -92,6 +92,20 @@ pub fn run_on(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     }
 }
 
+/// Runs a program of the kind SEC("syscall") once, here and now.
+///
+/// # Errors
+/// The kernel's.
+pub fn run(program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut o =
+        libbpf_sys::bpf_test_run_opts { sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t, ..Default::default() };
+    // SAFETY: the options are of the size that they state, and name no other memory.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut o) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
 /// The kernel counts runs of every program and their time, as long as this value lives.
 #[derive(Debug)]
 pub struct Stats(#[allow(dead_code, reason = "held open")] OwnedFd);

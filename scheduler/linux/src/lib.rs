@@ -32,6 +32,7 @@ pub mod local;
 pub mod memory;
 pub mod memory_use;
 pub mod own;
+mod owners;
 pub mod perf;
 pub mod procfs;
 pub mod psi;

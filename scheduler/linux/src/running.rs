@@ -18,7 +18,7 @@ const FORBIDDEN: &str = "programs may not be loaded";
 
 #[cfg(feature = "bpf")]
 /// Which tree of cgroups the programs go by, and how deep in it a group is.
-fn depth(root: &Root, mounts: &Mounts, group: &Cgroup) -> Result<usize, String> {
+pub(crate) fn depth(root: &Root, mounts: &Mounts, group: &Cgroup) -> Result<usize, String> {
     let namespace = std::fs::read_link(root.path("/proc/self/ns/cgroup")).unwrap_or_default();
     if namespace.as_os_str() != FIRST_NAMESPACE {
         return Err("this process has a cgroup namespace of its own, in which the place of a group is unknown".into());

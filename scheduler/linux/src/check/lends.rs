@@ -62,7 +62,16 @@ fn lends(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
     match mounts.version() {
         Some(version) => {
             let version = if version == Version::V2 { 2 } else { 1 };
-            a.have(&name, &why, format!("to {borrower}, by cpuset.cpus of cgroup version {version}: some milliseconds a move"));
+            let lists = format!("to {borrower}, by cpuset.cpus of cgroup version {version}: some milliseconds a move");
+            let has_owners = root.path("/sys/kernel/sched_ext/state").exists();
+            let way = match (has_owners, node.by_actuator.is_some() || version == 1 || !nix::unistd::geteuid().is_root()) {
+                (false, _) => lists,
+                (true, false) => format!("to {borrower}, by owner in the kernel (sched_ext): well under a millisecond a move"),
+                (true, true) => {
+                    format!("{lists}; sched_ext is there, and is used by a daemon with the rights of root and without an actuator alone")
+                }
+            };
+            a.have(&name, &why, way);
         }
         None => a.lack(&name, &why, "no cgroup hierarchy is mounted", "See cgroup"),
     }

@@ -378,7 +378,7 @@ impl LocalServer {
                 if lends && loans.is_none() {
                     continue;
                 }
-                let lent = loans.as_ref().and_then(|l| l.cpus_of(id)).map(|cpus| cpus.to_string());
+                let lent = loans.as_ref().and_then(|l| l.list_of(id)).map(|cpus| cpus.to_string());
                 let raised = held.raised.map(|bytes| bytes.to_string());
                 let value = lent.as_ref().or(raised.as_ref()).unwrap_or(&held.value);
                 // A service that has ended, or a file that cannot be read, is found elsewhere.

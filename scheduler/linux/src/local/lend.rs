@@ -1,15 +1,17 @@
 //! Leases of CPUs on this machine ([`surefoot_server::lease`]): granted by the control loop, used by a thread of its own.
 //!
-//! Cores move by `cpuset.cpus` of the two groups; the service that gets a core is written last. A lease is in the journal before a core
-//! moves. Single moves are not: a plan, a `reset` and the safe layout bring everything back anyhow. The keeper looks at what is lent now.
+//! Cores move by their owner in the kernel where this process may load a scheduler ([`Moves`]): the borrower's list has the CPUs of the lease
+//! from its start to its end, and single moves write no file. Else they move by `cpuset.cpus` of the two groups; the service that gets a core
+//! is written last. A lease is in the journal before a core moves. Single moves are not: a plan, a `reset` and the safe layout bring everything back anyhow. The keeper looks at what is lent now.
 //! A lease ends with a plan that moves the CPUs of one of the two, and with either service. It ends with its [`LocalLender`], and where that
 //! was silent for [`MOST_SILENT`]. Where the kernel does not let all of it back, nothing more is lent, and that is tried again at every tick.
 
 use super::control::Control;
 use super::limits::Value;
 use super::LocalServer;
-use crate::cgroup::{Cgroup, Knob};
+use crate::cgroup::{Cgroup, Knob, Mounts};
 use crate::journal::Entry;
+use crate::owners::{self, Moves};
 use crate::procfs;
 use crate::root::Root;
 use crate::running::{self, Programs, Watched};
@@ -25,6 +27,9 @@ pub const MOST_SILENT: Duration = Duration::from_secs(1);
 
 /// Shorter pauses are spent waiting on the CPU: a sleep takes some 60 µs more than was asked for.
 const SPIN_US: u64 = 100;
+
+/// For so long a move waits for the borrower's threads to leave; later ones are seen by [`Lender::lent`].
+const MOST_WAITED: Duration = Duration::from_micros(500);
 
 /// One of the two services of a lease.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ struct Loan {
     heard: Instant,
     /// It has ended, for this reason, but not all of it is back.
     ending: Option<String>,
+    /// Its CPUs are in both lists, and their owners tell whose they are.
+    by_owner: bool,
 }
 
 impl Loan {
@@ -63,6 +70,8 @@ pub(super) struct Loans {
     granted: u64,
     /// Why the last lease of each lender ended.
     ended: BTreeMap<ServiceId, String>,
+    /// All leases move by owner, or none does.
+    moves: Option<Moves>,
 }
 
 /// To be held while a core moves, or while it is compared where cores are. Leases come and go in the control loop alone.
@@ -83,8 +92,19 @@ pub(super) fn look(loans: &SharedLoans) -> Option<MutexGuard<'_, Loans>> {
 }
 
 impl Loans {
-    /// CPUs that a service is on now, with what is lent; None for one of no lease.
-    pub(super) fn cpus_of(&self, id: &str) -> Option<CpuSet> {
+    /// What the list of CPUs of a service is to hold now; None for one of no lease.
+    pub(super) fn list_of(&self, id: &str) -> Option<CpuSet> {
+        let held = self.parties.get(id)?.cpus;
+        Some(self.of.values().fold(held, |cpus, loan| match id {
+            _ if loan.lease.lender == id && !loan.by_owner => cpus.difference(loan.cpus_lent()),
+            _ if loan.lease.borrower == id && loan.by_owner => cpus.union(loan.lease.cpus),
+            _ if loan.lease.borrower == id => cpus.union(loan.cpus_lent()),
+            _ => cpus,
+        }))
+    }
+
+    /// CPUs that a service may use now, with what is lent; None for one of no lease.
+    fn cpus_of(&self, id: &str) -> Option<CpuSet> {
         let held = self.parties.get(id)?.cpus;
         Some(self.of.values().fold(held, |cpus, loan| match id {
             _ if loan.lease.lender == id => cpus.difference(loan.cpus_lent()),
@@ -101,6 +121,13 @@ impl Loans {
             return Ok(());
         }
         let borrower = loan.lease.borrower.clone();
+        if loan.by_owner {
+            let moved = loan.cores[lent.min(before)..lent.max(before)].iter().fold(CpuSet::empty(), |all, core| all.union(*core));
+            match self.move_by_owner(lender, &borrower, moved, lent > before) {
+                Ok(()) => return Ok(()),
+                Err(e) => return self.fall_back(&e.to_string()),
+            }
+        }
         let [giver, taker] = if lent > before { [lender, borrower.as_str()] } else { [borrower.as_str(), lender] };
         let moved = self.write(giver).and_then(|()| self.write(taker));
         if moved.is_err() {
@@ -115,8 +142,84 @@ impl Loans {
         moved
     }
 
+    /// What comes back is the lender's when this returns, but for a thread of the borrower that takes longer than [`MOST_WAITED`] to leave.
+    fn move_by_owner(&self, lender: &str, borrower: &str, cpus: CpuSet, lends: bool) -> io::Result<()> {
+        let Some(moves) = &self.moves else { return Err(io::Error::other("the scheduler has gone")) };
+        if let Some(why) = moves.ended() {
+            return Err(io::Error::other(why));
+        }
+        moves.give(if lends { borrower } else { lender }, cpus)?;
+        let end = Instant::now() + MOST_WAITED;
+        while !lends && moves.uses(borrower, &cpus) && Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Where the cores of a lease are at this instant.
+    fn lent_of(&self, loan: &Loan) -> Lent {
+        let (lender, borrower) = (&loan.lease.lender, &loan.lease.borrower);
+        let uses = |id: &str, cores: &[CpuSet]| match &self.moves {
+            Some(moves) if loan.by_owner => cores.iter().filter(|core| moves.uses(id, core)).count() as u32,
+            _ => 0,
+        };
+        let (to_come, returning) = (uses(lender, &loan.cores[..loan.lent]), uses(borrower, &loan.cores[loan.lent..]));
+        Lent { cores: loan.lent as u32 - to_come + returning, to_come, returning }
+    }
+
+    /// From now on a lease moves by owner, or an error says why not: then all do by lists.
+    fn enter(&mut self, root: &Root, mounts: &Mounts, lease: &Lease) -> Result<(), String> {
+        let parties = [(&lease.lender, true), (&lease.borrower, false)];
+        if self.moves.is_none() {
+            if self.of.len() > 1 {
+                return Err("another lease moves by lists already".into());
+            }
+            let version = self.parties.get(&lease.lender).map(|party| party.group.version).ok_or("the lender has gone")?;
+            self.moves = Some(Moves::load(root, version)?);
+        }
+        let entered = parties.iter().try_for_each(|(id, keeps)| {
+            let (Some(moves), Some(party)) = (&mut self.moves, self.parties.get(*id)) else { return Err("a service has gone".into()) };
+            moves.enter(root, mounts, id, &party.group, *keeps, party.cpus)
+        });
+        let entered = entered.and_then(|()| {
+            self.of.get_mut(&lease.lender).into_iter().for_each(|loan| loan.by_owner = true);
+            self.write(&lease.borrower).map_err(|e| format!("{} gets no longer list of CPUs: {e}", lease.borrower))
+        });
+        if let Err(why) = &entered {
+            if let Err(e) = self.fall_back(why) {
+                tracing::warn!("lists of CPUs of {} and {} are not as they should be yet: {e}", lease.lender, lease.borrower);
+            }
+        }
+        entered
+    }
+
+    /// Cores move by lists from now on, for this reason. What is lent stays lent.
+    fn fall_back(&mut self, why: &str) -> io::Result<()> {
+        let Some(moves) = self.moves.take() else { return Ok(()) };
+        if self.of.values().any(|loan| loan.by_owner) {
+            tracing::warn!("cores are lent by lists of CPUs from now on, some milliseconds each: {why}");
+        }
+        self.of.values_mut().for_each(|loan| loan.by_owner = false);
+        // Borrowers first: it is their lists that were long.
+        let ids = self.of.values().map(|l| &l.lease.borrower).chain(self.of.values().map(|l| &l.lease.lender));
+        let written = ids.fold(Ok(()), |all, id| all.and(self.write(id)));
+        drop(moves);
+        written
+    }
+
+    /// At every tick: threads that came from elsewhere, and whether the scheduler is in charge.
+    fn look_after(&mut self) {
+        let Some(moves) = &self.moves else { return };
+        let why = moves.ended().map_or_else(|| moves.let_all_in(), Err);
+        if let Err(why) = why {
+            if let Err(e) = self.fall_back(&why) {
+                tracing::warn!("lists of CPUs are not as they should be yet: {e}");
+            }
+        }
+    }
+
     fn write(&self, id: &str) -> io::Result<()> {
-        let (Some(party), Some(cpus)) = (self.parties.get(id), self.cpus_of(id)) else { return Ok(()) };
+        let (Some(party), Some(cpus)) = (self.parties.get(id), self.list_of(id)) else { return Ok(()) };
         // With its group its CPUs went.
         if party.group.identity() != party.identity {
             return Ok(());
@@ -130,7 +233,7 @@ impl Loans {
 
     /// Everything back, and forgotten; None where the kernel does not let it back yet, unless whole lists are about to be set.
     fn end(&mut self, lender: &str, why: &str, lists_follow: bool) -> Option<Lease> {
-        let back = self.move_to(lender, 0);
+        let back = self.move_to(lender, 0).and_then(|()| self.shorten(lender));
         let loan = self.of.get_mut(lender)?;
         if let Err(e) = back {
             if loan.ending.is_none() {
@@ -144,8 +247,26 @@ impl Loans {
         let Loan { lease, ending, .. } = self.of.remove(lender)?;
         self.ended.insert(lender.into(), ending.unwrap_or_else(|| why.into()));
         let parties: BTreeSet<ServiceId> = self.of.values().flat_map(|l| [l.lease.lender.clone(), l.lease.borrower.clone()]).collect();
-        self.parties.retain(|id, _| parties.contains(id));
+        let out: Vec<ServiceId> = self.parties.keys().filter(|id| !parties.contains(*id)).cloned().collect();
+        for id in out {
+            self.moves.iter_mut().for_each(|moves| moves.leave(&id));
+            self.parties.remove(&id);
+        }
+        // The scheduler goes with the last lease.
+        self.moves = self.moves.take().filter(|_| !self.of.is_empty());
         Some(lease)
+    }
+
+    /// The borrower's list without the CPUs of a lease that is about to end.
+    fn shorten(&mut self, lender: &str) -> io::Result<()> {
+        let Some(loan) = self.of.get_mut(lender).filter(|loan| loan.by_owner) else { return Ok(()) };
+        loan.by_owner = false;
+        let borrower = loan.lease.borrower.clone();
+        let written = self.write(&borrower);
+        if written.is_err() {
+            self.of.get_mut(lender).into_iter().for_each(|loan| loan.by_owner = true);
+        }
+        written
     }
 }
 
@@ -173,13 +294,24 @@ impl LocalServer {
         loans.granted += 1;
         let number = loans.granted;
         let cores = lease.cores(&self.platform);
-        let loan = Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None };
+        let loan = Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None, by_owner: false };
         let group = lender.group.clone();
         loans.parties.entry(lease.lender.clone()).or_insert(lender);
         loans.parties.entry(lease.borrower.clone()).or_insert(borrower);
         loans.of.insert(lease.lender.clone(), loan);
         self.lending = loans.parties.keys().cloned().collect();
+        let shares = [&lease.lender, &lease.borrower].into_iter().find(|id| !self.services[*id].allocation.shared_cpus.is_empty());
+        let way = match shares {
+            Some(id) => Err(format!("{id} shares CPUs with others")),
+            None => loans.enter(&self.config.root, &self.mounts, &lease),
+        };
         drop(loans);
+        let said =
+            way.map_or_else(|why| format!("lists of CPUs, some milliseconds each: {why}"), |()| "owner in the kernel (sched_ext)".into());
+        if self.way_said.as_ref() != Some(&said) {
+            tracing::info!("cores are lent by {said}");
+            self.way_said = Some(said);
+        }
         Ok(LocalLender {
             lease,
             number,
@@ -316,7 +448,8 @@ impl LocalServer {
             return;
         }
         // One that writes now is heard of.
-        let Some(loans) = look(&self.loans) else { return };
+        let Some(mut loans) = look(&self.loans) else { return };
+        loans.look_after();
         let silent = |l: &&Loan| l.ending.is_some() || now.saturating_duration_since(l.heard) > MOST_SILENT;
         let lenders: BTreeSet<ServiceId> = loans.of.values().filter(silent).map(|l| l.lease.lender.clone()).collect();
         drop(loans);
@@ -325,8 +458,21 @@ impl LocalServer {
         }
     }
 
+    /// Threads that a process which died had let under its scheduler, of services that have their own CPUs again.
+    pub(super) fn let_out_left<'a>(&self, of: impl Iterator<Item = (&'a ServiceId, &'a Control)>) {
+        for (id, control) in of {
+            let left = self.leases_left.values().any(|l| l.lender == *id || l.borrower == *id);
+            if let Control::Files(group) = control {
+                if left {
+                    owners::let_out(group);
+                }
+            }
+        }
+    }
+
     /// Leases of a process that died: with the values of a plan, or those of before, all of theirs is back.
     pub(super) fn forget_left_leases(&mut self) -> Vec<Lease> {
+        self.let_out_left(self.services.iter().map(|(id, s)| (id, &s.control)));
         let left: Vec<Lease> = std::mem::take(&mut self.leases_left).into_values().collect();
         for Lease { lender, borrower, cpus } in &left {
             tracing::info!("{lender} lent CPUs of {cpus} to {borrower} when the run before this one ended: all of them are back");
@@ -363,7 +509,7 @@ pub(super) type Loaded = Option<Result<Programs, String>>;
 
 /// A lease of this machine's CPUs in use. Where it goes out of use everything is back.
 ///
-/// A move takes two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from memory that programs in the
+/// A move takes one call of the kernel where cores move by owner, else two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from memory that programs in the
 /// kernel write, without a system call or an allocation. Where there are no such programs it is read from a file of each thread.
 #[derive(Debug)]
 pub struct LocalLender {
@@ -480,7 +626,7 @@ impl Lender for LocalLender {
     fn lent(&mut self) -> Lent {
         let loans = lock(&self.loans);
         let loan = loans.of.get(&self.lease.lender).filter(|l| l.number == self.number);
-        Lent { cores: loan.map_or(0, |l| l.lent as u32), ..Lent::default() }
+        loan.map_or(Lent::default(), |loan| loans.lent_of(loan))
     }
 
     fn lend(&mut self, cores: u32) -> Result<Lent, LendError> {
@@ -494,7 +640,7 @@ impl Lender for LocalLender {
             what: format!("CPUs of {} and {}", self.lease.lender, self.lease.borrower),
             cause: e.to_string(),
         })?;
-        Ok(Lent { cores, ..Lent::default() })
+        Ok(loans.of.get(&self.lease.lender).map_or(Lent::default(), |loan| loans.lent_of(loan)))
     }
 }
 

@@ -318,6 +318,8 @@ pub struct LocalServer {
     /// How their threads are seen, and what was said of that last.
     programs: lend::Loaded,
     sight_said: Option<String>,
+    /// What was said last of the way in which cores move.
+    way_said: Option<String>,
     /// Leases of a process that died.
     leases_left: BTreeMap<ServiceId, Lease>,
     limits: Limits,
@@ -540,6 +542,7 @@ impl LocalServer {
             programs: None,
             sight_said: None,
             leases_left: recalled.leases,
+            way_said: None,
             limits: Limits::default(),
             feed,
             no_pmu,

@@ -397,6 +397,7 @@ impl LocalServer {
                 tracing::debug!("{id}: {e}");
             }
         }
+        self.let_out_left(here.iter().map(|(id, _, control)| (id, control)));
         for (id, former, control) in here {
             self.keeper.end_work(&id);
             let done = self.restore(&id, &former, &control, &|_| true);

@@ -7,5 +7,7 @@ mod actuator;
 mod cosmos;
 mod groups;
 mod lend;
+#[cfg(feature = "bpf")]
+mod scx;
 mod server;
 mod support;

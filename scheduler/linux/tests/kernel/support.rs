@@ -44,7 +44,11 @@ impl Group {
     pub fn new(name: &str) -> Group {
         let mut at = PathBuf::from(MOUNT);
         for part in name.split('/') {
-            write(at.join("cgroup.subtree_control"), "+cpu +cpuset +memory +io").unwrap();
+            // A small kernel has no `io`.
+            let there = read(at.join("cgroup.controllers"));
+            for controller in there.split(' ').filter(|c| ["cpu", "cpuset", "memory", "io"].contains(c)) {
+                write(at.join("cgroup.subtree_control"), &format!("+{controller}")).unwrap();
+            }
             at.push(part);
             if !at.is_dir() {
                 fs::create_dir(&at).unwrap();
