@@ -516,6 +516,7 @@ fn leases_move_by_owner() {
         processes.iter().for_each(all_go_on);
     }
     quantiles("a lender's move, both ways", took);
-    drop(start(0));
-    until("all is as before", is_out);
+    let mut server = start(0);
+    until("the server has ended by itself", || !server.running());
+    assert!(is_out(), "{:?} {:?}", lists(), policies());
 }
