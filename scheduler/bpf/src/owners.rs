@@ -8,7 +8,7 @@ use crate::object::{self, Refused};
 use crate::words::Words;
 use libbpf_rs::{MapCore, OpenObject};
 use nix::errno::Errno;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -19,6 +19,8 @@ use surefoot_server::CpuSet;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/owners.bpf.o"));
 /// Where a kernel that has sched_ext says so.
 const KERNEL: &str = "/sys/kernel/sched_ext";
+/// Of what it says there, bytes.
+const LONGEST: u64 = 256;
 
 // As in `bpf/owners.h`, in words.
 const CLASSES: usize = 32;
@@ -58,7 +60,11 @@ pub fn scheduler() -> Result<Parts, Refused> {
 }
 
 fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
-    let says = |file: &str| std::fs::read_to_string(kernel.join(file)).ok().map(|text| text.trim().to_string());
+    let says = |file: &str| {
+        let mut text = String::new();
+        std::fs::File::open(kernel.join(file)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+        Some(text.trim().to_string())
+    };
     let Some(state) = says("state") else {
         return Err(Refused {
             cause: "this kernel has no sched_ext".into(),

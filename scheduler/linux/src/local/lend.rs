@@ -202,7 +202,12 @@ impl Loans {
         self.of.values_mut().for_each(|loan| loan.by_owner = false);
         // Borrowers first: it is their lists that were long.
         let ids = self.of.values().map(|l| &l.lease.borrower).chain(self.of.values().map(|l| &l.lease.lender));
-        let written = ids.fold(Ok(()), |all, id| all.and(self.write(id)));
+        let mut written = Ok(());
+        for id in ids {
+            // Each is tried, whatever became of the others.
+            let done = self.write(id);
+            written = written.and(done);
+        }
         drop(moves);
         written
     }

@@ -235,6 +235,9 @@ struct Switch {
     next: u32,
 }
 
+/// A CPU, from and to, µs.
+type Span = (u32, u64, u64);
+
 /// The kernel's trace of all switches while it is on.
 struct Trace;
 
@@ -293,7 +296,7 @@ fn cores_move_at_once() {
     let trace = Trace::on();
     let (mut taken, mut lent, mut calls, mut never) = (vec![], vec![], vec![], 0);
     // By CPU: since when it is the lender's, and the borrower's, and until when.
-    let (mut back, mut away): (Vec<(u32, u64, u64)>, Vec<(u32, u64, u64)>) = (vec![], vec![]);
+    let (mut back, mut away): (Vec<Span>, Vec<Span>) = (vec![], vec![]);
     let moves = times("SUREFOOT_SCX_MOVES", 200);
     let mut since: BTreeMap<u32, u64> = BTreeMap::new();
     let seen = seen();
@@ -516,6 +519,7 @@ fn leases_move_by_owner() {
         processes.iter().for_each(all_go_on);
     }
     quantiles("a lender's move, both ways", took);
-    drop(start(0));
-    until("all is as before", is_out);
+    let mut server = start(0);
+    until("the server has ended by itself", || !server.running());
+    assert!(is_out(), "{:?} {:?}", lists(), policies());
 }
