@@ -4,28 +4,15 @@
 //! [`crate::procfs`] does without them.
 
 use crate::cgroup::Version;
-#[cfg(feature = "bpf")]
-use crate::cgroup::{Cgroup, Mounts};
 use crate::root::Root;
 use std::time::Duration;
-
-/// Number of the cgroup namespace in which the kernel starts (PROC_CGROUP_INIT_INO).
-const FIRST_NAMESPACE: &str = "cgroup:[4026531835]";
 
 const OTHER_KERNEL: &str = "the files are not those of this kernel";
 /// How a load begins to say so that was refused for want of rights.
 const FORBIDDEN: &str = "programs may not be loaded";
 
 #[cfg(feature = "bpf")]
-/// Which tree of cgroups the programs go by, and how deep in it a group is.
-pub(crate) fn depth(root: &Root, mounts: &Mounts, group: &Cgroup) -> Result<usize, String> {
-    let namespace = std::fs::read_link(root.path("/proc/self/ns/cgroup")).unwrap_or_default();
-    if namespace.as_os_str() != FIRST_NAMESPACE {
-        return Err("this process has a cgroup namespace of its own, in which the place of a group is unknown".into());
-    }
-    mounts.depth_of(group).ok_or_else(|| "the place of the group in its hierarchy is unknown".into())
-}
-
+pub(crate) use with::depth;
 #[cfg(feature = "bpf")]
 pub use with::{cost, load, Programs, Watched};
 #[cfg(not(feature = "bpf"))]
@@ -66,7 +53,6 @@ pub fn is_forbidden(why: &str) -> bool {
 
 #[cfg(feature = "bpf")]
 mod with {
-    use super::depth;
     use crate::cgroup::{Cgroup, Mounts, Version};
     use crate::handed::Handed;
     use crate::root::Root;
@@ -75,6 +61,18 @@ mod with {
     use std::time::Duration;
     use surefoot_bpf::{Feed, Handles, Hierarchy, Watch};
     use surefoot_server::Waits;
+
+    /// Number of the cgroup namespace in which the kernel starts (PROC_CGROUP_INIT_INO).
+    const FIRST_NAMESPACE: &str = "cgroup:[4026531835]";
+
+    /// How deep a group is in its tree.
+    pub(crate) fn depth(root: &Root, mounts: &Mounts, group: &Cgroup) -> Result<usize, String> {
+        let namespace = std::fs::read_link(root.path("/proc/self/ns/cgroup")).unwrap_or_default();
+        if namespace.as_os_str() != FIRST_NAMESPACE {
+            return Err("this process has a cgroup namespace of its own, in which the place of a group is unknown".into());
+        }
+        mounts.depth_of(group).ok_or_else(|| "the place of the group in its hierarchy is unknown".into())
+    }
 
     /// Loads the programs, for this process or for one that is to be handed them.
     ///

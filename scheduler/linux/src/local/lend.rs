@@ -195,7 +195,8 @@ impl Loans {
 
     /// Cores move by lists from now on, for this reason. What is lent stays lent.
     fn fall_back(&mut self, why: &str) -> io::Result<()> {
-        let Some(moves) = self.moves.take() else { return Ok(()) };
+        // It goes at the end, when lists hold again.
+        let Some(_moves) = self.moves.take() else { return Ok(()) };
         if self.of.values().any(|loan| loan.by_owner) {
             tracing::warn!("cores are lent by lists of CPUs from now on, some milliseconds each: {why}");
         }
