@@ -209,7 +209,6 @@ impl Loans {
             let done = self.write(id);
             written = written.and(done);
         }
-        drop(moves);
         written
     }
 
