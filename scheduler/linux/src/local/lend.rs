@@ -195,7 +195,8 @@ impl Loans {
 
     /// Cores move by lists from now on, for this reason. What is lent stays lent.
     fn fall_back(&mut self, why: &str) -> io::Result<()> {
-        let Some(moves) = self.moves.take() else { return Ok(()) };
+        // Its threads leave it last: the lists are written before.
+        let Some(_moves) = self.moves.take() else { return Ok(()) };
         if self.of.values().any(|loan| loan.by_owner) {
             tracing::warn!("cores are lent by lists of CPUs from now on, some milliseconds each: {why}");
         }
@@ -208,7 +209,6 @@ impl Loans {
             let done = self.write(id);
             written = written.and(done);
         }
-        drop(moves);
         written
     }
 
