@@ -2,7 +2,7 @@
 # A kernel 6.12 with sched_ext, which Debian's own lack: from Debian's source, with a small configuration (scripts/vm/kernel-scx.config), as
 # scripts/vm/kernel-vm.sh boots it. Once: what is there is kept, and a run that was interrupted goes on where it ended.
 #   scripts/vm/kernel-scx.sh [FOLDER]     default out/kernel-vm-6.12-scx; `scripts/vm/kernel-vm-test.sh -k 6.12-scx` calls it
-# It takes about 4 GB of disk and, on two idle cores, some 15 minutes; 40 MB stay. The compiler's words are in FOLDER/build/log.
+# It takes about 4 GB of disk and, on two idle cores, some 15 minutes; 7 MB stay. The compiler's words are in FOLDER/build/log.
 # SUREFOOT_JOBS: compilers at a time (the number of cores)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
