@@ -9,7 +9,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
-CARGO_BUILD := cargo build --release --locked --workspace --bins
+# What cargo is told where programs for the kernel cannot be linked; known once `deps` has run.
+BPF = $(shell scripts/bpf-flags.sh)
+CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
 .PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
@@ -45,12 +47,12 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 # With LINT=1 the linters run beside the suites, with RDT=... a part of test-rdt; nothing runs beside what measures real load.
 # Under -j2 the longest come first: the Python suite is in three parts, so that two cores are busy to the end.
 test: setup test-rust test-python-others test-python-tracking test-python-stages $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
-	cargo test --release --locked --workspace --test memcached -- --ignored
+	cargo test --release --locked --workspace $(BPF) --test memcached -- --ignored
 	@scripts/test/pqos.sh
 	@scripts/test/engine.sh "make test: all suites done"
 
 test-rust: setup
-	cargo test --release --locked --workspace
+	cargo test --release --locked --workspace $(BPF)
 
 test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
@@ -80,7 +82,7 @@ fuzz: deps ## libfuzzer on what a node reads from outside, FUZZ_S seconds a targ
 	@scripts/test/fuzz.sh $(FUZZ_S)
 
 test-kills: setup ## start, run, stop and reset interrupted at 300 random instants, alone and through the actuator; real cgroups, the stand-in for resctrl (root, 20 min)
-	SUREFOOT_KILLS=300 cargo test --release --locked --workspace --test kill -- --nocapture
+	SUREFOOT_KILLS=300 cargo test --release --locked --workspace $(BPF) --test kill -- --nocapture
 
 test-kills-campaign: setup ## campaigns killed at 200 random instants and resumed: every byte as undisturbed (about 20 min)
 	SUREFOOT_CAMPAIGN_KILLS=200 python -m pytest -s tests/test_campaign_kills.py
@@ -150,7 +152,7 @@ bench-frontier: deps ## labels of the frontier strategy against those of every c
 
 bench-lab-hour: setup engine ## cells per hour on real containers against a relaunch for each cell (docs/benchmarks.md); as root, quiet
 	scripts/images.sh memcached mariadb xapian
-	cargo build --release --locked --workspace
+	cargo build --release --locked --workspace $(BPF)
 	python scripts/bench/lab_hour.py target/release/surefootd
 
 bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns, models, bundles, all sets (hours; resumes)
@@ -164,7 +166,8 @@ figures: python ## the figures of docs/virtual-server.md
 
 lint: setup ## formatters, linters and type checkers, warnings are errors
 	cargo fmt --all --check
-	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	cargo clippy --release --locked --workspace $(BPF) --all-targets -- -D warnings
+	cargo clippy --release --locked --workspace --no-default-features --exclude surefoot-bpf -- -D warnings
 	ruff check .
 	ruff format --check .
 	mypy

@@ -9,7 +9,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 # What a package brings is looked up by command, so that other sources of the same tool are fine.
 declare -A package_of=(
-  [cc]=gcc [clang]=clang [curl]=curl [git]=git [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
+  [cc]=gcc [clang]=clang [curl]=curl [git]=git [pkg-config]=pkg-config [memcached]=memcached [mmdebstrap]=mmdebstrap [readelf]=binutils [iptables]=iptables [xz]=xz-utils
   [redis-server]=redis-server
 )
 # Made for x86 alone.

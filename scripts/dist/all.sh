@@ -40,14 +40,14 @@ prefix_map="-ffile-prefix-map=$repo=. -ffile-prefix-map=$build=target -ffile-pre
 libraries=/usr/lib/$arch-linux-gnu
 native=$build/native/$arch
 features=()
-if [ -e "$libraries/libelf.a" ] && [ -e "$libraries/libz.a" ] && command -v clang >/dev/null; then
+if [ -e "$libraries/libelf.a" ] && [ -e "$libraries/libz.a" ] && ! grep -q ZSTD_ "$libraries/libelf.a" && command -v clang >/dev/null; then
   rm -rf "$native"
   mkdir -p "$native/include"
   cp -L "$libraries/libelf.a" "$libraries/libz.a" "$native/"
   cp -L /usr/include/{libelf.h,gelf.h,zlib.h,zconf.h} "$native/include/"
   export "LIBBPF_SYS_LIBRARY_PATH_${triple//-/_}=$native" LIBBPF_SYS_EXTRA_CFLAGS="-I$native/include"
 else
-  say "no clang, or no libelf.a and libz.a in $libraries: without programs for the kernel, so that lenders read /proc"
+  say "no clang, or no libelf.a (one without zstd) and libz.a in $libraries: without programs for the kernel, so that lenders read /proc"
   features=(--no-default-features)
 fi
 say "building for $triple, glibc $glibc"

@@ -9,7 +9,8 @@ if ! scripts/engine.sh || ! scripts/images.sh; then
   exit 0
 fi
 # The whole workspace's features, as in the other suites: other ones would build every dependency anew.
-if ! cargo test --release --locked --workspace --test engine -- --ignored --test-threads=1; then
+read -ra bpf <<<"$(scripts/bpf-flags.sh)"
+if ! cargo test --release --locked --workspace "${bpf[@]}" --test engine -- --ignored --test-threads=1; then
   echo "FAILED: the tests on real containers"
   exit 1
 fi

@@ -24,7 +24,8 @@ for kernel in $kernels; do
   package=$(scripts/vm/kernel-package.sh "$kernel" "out/kernel-vm-$kernel")
   SUREFOOT_KERNEL=$package scripts/vm/kernel-vm-deps.sh "out/kernel-vm-$kernel"
 done
-built=$(cargo test --release --locked --workspace --test kernel --no-run --message-format=json-render-diagnostics)
+read -ra bpf <<<"$(scripts/bpf-flags.sh)"
+built=$(cargo test --release --locked --workspace "${bpf[@]}" --test kernel --no-run --message-format=json-render-diagnostics)
 program=$(sed -n 's/.*"name":"kernel".*"executable":"\([^"]*\)".*/\1/p' <<<"$built" | tail -n 1)
 [ -n "$program" ] || { echo "surefoot: cargo named no test program" >&2; exit 1; }
 if [ -z "$kernels" ]; then exec scripts/vm/kernel-vm.sh "$program" --ignored --test-threads=1 --nocapture "$@"; fi

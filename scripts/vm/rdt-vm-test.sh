@@ -24,8 +24,9 @@ scripts/vm/rdt-vm-deps.sh qemu $kernels disk
 program=${SUREFOOT_RDT_SUITE:-}
 if [ -z "$program" ]; then
   # The suite runs the node's programs, too.
-  cargo build --release --locked --workspace --bins
-  built=$(cargo test --release --locked --workspace --test rdt --no-run --message-format=json-render-diagnostics)
+  read -ra bpf <<<"$(scripts/bpf-flags.sh)"
+  cargo build --release --locked --workspace "${bpf[@]}" --bins
+  built=$(cargo test --release --locked --workspace "${bpf[@]}" --test rdt --no-run --message-format=json-render-diagnostics)
   program=$(sed -n 's/.*"name":"rdt".*"executable":"\([^"]*\)".*/\1/p' <<<"$built" | tail -n 1)
 fi
 [ -x "$program" ] || fail "cargo named no test program"

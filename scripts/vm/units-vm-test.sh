@@ -16,7 +16,8 @@ fail() { printf 'surefoot: %s\n' "$1" >&2; exit 1; }
 scripts/vm/kernel-vm-deps.sh "$dir"
 binaries=${SUREFOOT_BINARIES:-}
 if [ -z "$binaries" ]; then
-  cargo build --release --locked --workspace --bins
+  read -ra bpf <<<"$(scripts/bpf-flags.sh)"
+  cargo build --release --locked --workspace "${bpf[@]}" --bins
   binaries=target/release
 fi
 

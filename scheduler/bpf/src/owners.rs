@@ -244,10 +244,10 @@ pub enum Let {
 pub fn let_in(tid: u32) -> io::Result<Let> {
     or_gone(
         Let::In,
-        (|| match crate::policy::policy(tid)? {
-            SCHED_EXT => Ok(Let::In),
-            nix::libc::SCHED_OTHER => crate::policy::set_policy(tid, SCHED_EXT).map(|()| Let::New),
-            other => Ok(Let::Not(other)),
+        (|| match parts(crate::policy::policy(tid)?) {
+            (SCHED_EXT, _) => Ok(Let::In),
+            (nix::libc::SCHED_OTHER, flag) => crate::policy::set_policy(tid, SCHED_EXT | flag).map(|()| Let::New),
+            (other, _) => Ok(Let::Not(other)),
         })(),
     )
 }
@@ -259,11 +259,16 @@ pub fn let_in(tid: u32) -> io::Result<Let> {
 pub fn let_out(tid: u32) -> io::Result<bool> {
     or_gone(
         false,
-        (|| match crate::policy::policy(tid)? {
-            SCHED_EXT => crate::policy::set_policy(tid, nix::libc::SCHED_OTHER).map(|()| true),
+        (|| match parts(crate::policy::policy(tid)?) {
+            (SCHED_EXT, flag) => crate::policy::set_policy(tid, nix::libc::SCHED_OTHER | flag).map(|()| true),
             _ => Ok(false),
         })(),
     )
+}
+
+/// A policy, and the flag that children do not inherit it.
+fn parts(policy: i32) -> (i32, i32) {
+    (policy & !nix::libc::SCHED_RESET_ON_FORK, policy & nix::libc::SCHED_RESET_ON_FORK)
 }
 
 fn or_gone<T>(gone: T, done: Result<T, Errno>) -> io::Result<T> {

@@ -3,6 +3,31 @@
 //! What holds: threads of a service come under the scheduler before its list of CPUs is made longer, and leave it after the list is short again.
 //! A thread of the borrower that cannot come under it ends this way of moving: the kernel's own scheduler would let it go before the lender.
 
+use crate::cgroup::Version;
+use crate::root::Root;
+
+/// Why cores cannot move by owner, as far as that is known before the scheduler is loaded.
+pub fn hindrance(root: &Root, has_actuator: bool, version: Version) -> Option<String> {
+    let state = root.read("/sys/kernel/sched_ext/state").unwrap_or_default();
+    if cfg!(not(feature = "bpf")) {
+        Some(NO_PROGRAMS.into())
+    } else if has_actuator {
+        Some("an actuator writes for the daemon, and has no order for owners of CPUs".into())
+    } else if version != Version::V2 {
+        Some("services are in cgroups of version 1".into())
+    } else if state.is_empty() {
+        Some("this kernel has no sched_ext".into())
+    } else if state.trim() != "disabled" {
+        Some(format!("another scheduler is in charge (sched_ext is {})", state.trim()))
+    } else if !nix::unistd::geteuid().is_root() {
+        Some("it takes the rights of root".into())
+    } else {
+        None
+    }
+}
+
+const NO_PROGRAMS: &str = "this build has no programs for the kernel (cargo feature bpf)";
+
 #[cfg(feature = "bpf")]
 pub use with::{let_out, Moves};
 #[cfg(not(feature = "bpf"))]
@@ -19,6 +44,9 @@ mod with {
     use surefoot_bpf::{let_in, Class, Let, Owners};
     use surefoot_server::{CpuSet, ServiceId};
 
+    /// Looks at the threads of a group, one after the other: the control loop waits for them.
+    const PASSES: u32 = 4;
+
     /// The scheduler in charge, and the services that it knows.
     #[derive(Debug)]
     pub struct Moves {
@@ -33,11 +61,8 @@ mod with {
             if !root.is_host() {
                 return Err("the files are not those of this kernel".into());
             }
-            if root.files.running().is_some() {
-                return Err("an actuator writes for this process, and has no order for owners of CPUs".into());
-            }
-            if version != Version::V2 {
-                return Err("services are in cgroups of version 1".into());
+            if let Some(hindrance) = super::hindrance(root, root.files.running().is_some(), version) {
+                return Err(hindrance);
             }
             let parts = surefoot_bpf::scheduler().map_err(|e| e.to_string())?;
             let owners = Owners::open(parts).map_err(|e| format!("its memory cannot be mapped: {e}"))?;
@@ -73,8 +98,8 @@ mod with {
         /// One line: a thread of a borrower that cannot come under the scheduler.
         pub fn let_all_in(&self) -> Result<(), String> {
             for (id, (_, group, keeps)) in &self.of {
-                // Until none is new: one may have been born of one that was not in yet.
-                loop {
+                // One may have been born of one that was not in yet. A service that goes on is seen again at the next tick.
+                for _ in 0..PASSES {
                     let mut new = 0;
                     for tid in group.tids() {
                         match let_in(tid).map_err(|e| format!("thread {tid} of {id}: {e}"))? {
@@ -122,10 +147,21 @@ mod with {
 
     /// Threads of a group that are under a scheduler of ours, or were under that of a process that died: all of them out.
     pub fn let_out(group: &Cgroup) {
-        for tid in group.tids() {
-            if let Err(e) = surefoot_bpf::let_out(tid) {
-                tracing::warn!("thread {tid} keeps the scheduling policy SCHED_EXT, which means the same as the usual one: {e}");
-                break;
+        // One may have been born of one that was still in.
+        for _ in 0..PASSES {
+            let mut found = false;
+            for tid in group.tids() {
+                match surefoot_bpf::let_out(tid) {
+                    Ok(was_in) => found |= was_in,
+                    Err(e) => {
+                        return tracing::warn!(
+                            "thread {tid} keeps the scheduling policy SCHED_EXT, which means the same as the usual one: {e}"
+                        )
+                    }
+                }
+            }
+            if !found {
+                return;
             }
         }
     }
@@ -146,7 +182,7 @@ mod without {
         /// # Errors
         /// Always: this build has none.
         pub fn load(_: &Root, _: Version) -> Result<Self, String> {
-            Err("this build has no programs for the kernel (cargo feature bpf)".into())
+            Err(super::NO_PROGRAMS.into())
         }
 
         /// # Errors

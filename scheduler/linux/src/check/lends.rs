@@ -5,6 +5,7 @@ use crate::cgroup::{Mounts, Version};
 use crate::discover::{discover_with, online, WHOLE_CORE_CPUS};
 use crate::engine::Engine;
 use crate::local::locate;
+use crate::owners;
 use crate::procfs;
 use crate::root::Root;
 use crate::running;
@@ -61,15 +62,12 @@ fn lends(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
     }
     match mounts.version() {
         Some(version) => {
-            let version = if version == Version::V2 { 2 } else { 1 };
-            let lists = format!("to {borrower}, by cpuset.cpus of cgroup version {version}: some milliseconds a move");
-            let has_owners = root.path("/sys/kernel/sched_ext/state").exists();
-            let way = match (has_owners, node.by_actuator.is_some() || version == 1 || !nix::unistd::geteuid().is_root()) {
-                (false, _) => lists,
-                (true, false) => format!("to {borrower}, by owner in the kernel (sched_ext): well under a millisecond a move"),
-                (true, true) => {
-                    format!("{lists}; sched_ext is there, and is used by a daemon with the rights of root and without an actuator alone")
-                }
+            let number = if version == Version::V2 { 2 } else { 1 };
+            let lists = format!("to {borrower}, by cpuset.cpus of cgroup version {number}: some milliseconds a move");
+            let way = match owners::hindrance(root, node.by_actuator.is_some(), version) {
+                _ if !node.sched_ext => lists,
+                None => format!("to {borrower}, by owner in the kernel (sched_ext): well under a millisecond a move"),
+                Some(hindrance) => format!("{lists}; not by owner (sched_ext): {hindrance}"),
             };
             a.have(&name, &why, way);
         }
@@ -79,7 +77,7 @@ fn lends(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
 
 /// What no file of the kernel tells, and needs a program in the kernel: it is loaded for a moment.
 fn readings(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
-    let Lend { lender, poll_ms, wants_waits, .. } = lend;
+    let Lend { lender, poll_ms, wants_waits, wants_waiting, .. } = lend;
     let why = format!("bursts of {lender} that are shorter than a look, and safeguards that go by single waits");
     let name = format!("lend-readings-{lender}");
     let none = match running::probe(root, Mounts::read(root).version()) {
@@ -97,6 +95,10 @@ fn readings(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
         format!("running threads are read from /proc every {slow_ms} ms, not every 50 us, and single waits are not known (no BPF: {none})");
     // Of this process, which has run: the counters are there or not for all.
     let counted = procfs::waited_of(root, "self").is_some();
+    if *wants_waiting {
+        let what = format!("{read}; the policy of {lender} decides by a wait that goes on, which no file shows");
+        return a.lack(&name, &why, what, "Choose another policy, or let such programs be loaded (docs/privileges.md)");
+    }
     if *wants_waits && !counted {
         let what = format!("{read}; waits of threads are not counted at all");
         let remedy = "Use a kernel with CONFIG_SCHED_INFO, or a policy that needs no waits: fixed-buffer-N, prev-peak, or smartharvest with settings = { guard.waits = 0 }";

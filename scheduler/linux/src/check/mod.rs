@@ -109,6 +109,8 @@ pub struct Node<'a> {
     pub managed: Option<CpuSet>,
     /// Services that are to lend idle cores.
     pub lends: &'a [Lend],
+    /// Whether their cores are to move by owner (sched_ext).
+    pub sched_ext: bool,
 }
 
 /// Idle cores that one service is to lend to another between two plans.
@@ -116,6 +118,8 @@ pub struct Node<'a> {
 pub struct Lend {
     pub lender: ServiceId,
     pub borrower: ServiceId,
+    /// The policy decides by the longest wait that goes on.
+    pub wants_waiting: bool,
     /// Between two looks at the lender's threads.
     pub poll_ms: f64,
     /// What decides asks how long threads have waited.
@@ -125,7 +129,16 @@ pub struct Lend {
 impl<'a> Node<'a> {
     /// One without a configuration.
     pub fn at(state_dir: &'a Path) -> Self {
-        Node { state_dir, resctrl: None, actuator: Path::new(SOCKET), by_actuator: None, services: &[], managed: None, lends: &[] }
+        Node {
+            state_dir,
+            resctrl: None,
+            actuator: Path::new(SOCKET),
+            by_actuator: None,
+            services: &[],
+            managed: None,
+            lends: &[],
+            sched_ext: false,
+        }
     }
 
     /// A right that this process lacks: whether the configured actuator has it in its place, or why not. None: no actuator is configured.

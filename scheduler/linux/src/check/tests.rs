@@ -500,7 +500,7 @@ fn what_is_to_be_lent_is_checked_against_the_host() {
     files.extend(["web", "batch"].iter().flat_map(|u| [group(u, "cpuset.cpus"), group(u, "cpu.max")]));
     files.push(("/proc/self/schedstat".into(), "5 6 7\n".into()));
     let services = ["web", "batch"].map(|s| (s.to_string(), Target::Cgroup(format!("/system.slice/{s}.service").into())));
-    let lends = [Lend { lender: "web".into(), borrower: "batch".into(), poll_ms: 5.0, wants_waits: true }];
+    let lends = [Lend { lender: "web".into(), borrower: "batch".into(), poll_ms: 5.0, wants_waits: true, wants_waiting: false }];
     let seen = |files: &[(String, String)], managed: Option<&str>, lends: &[Lend]| {
         let (_dir, root) = tree(files);
         let managed = managed.map(|m| CpuSet::parse(m).unwrap());
@@ -529,6 +529,8 @@ fn what_is_to_be_lent_is_checked_against_the_host() {
     lacks(&engine, None, "lend-web", "CPU files of batch cannot be written", "Run as root");
     let uncounted: Vec<(String, String)> = files.iter().filter(|(f, _)| !f.ends_with("schedstat")).cloned().collect();
     lacks(&uncounted, None, "lend-readings-web", "waits of threads are not counted", "CONFIG_SCHED_INFO");
+    let waiting = [Lend { wants_waiting: true, ..lends[0].clone() }];
+    assert!(of(&seen(&uncounted, None, &waiting), "lend-readings-web").detail.contains("decides by a wait that goes on"));
     let needs_none = [Lend { wants_waits: false, ..lends[0].clone() }];
     assert!(!of(&seen(&uncounted, None, &needs_none), "lend-readings-web").detail.contains("not counted"));
 }

@@ -1,8 +1,9 @@
 //! Leases of CPUs on this machine ([`surefoot_server::lease`]): granted by the control loop, used by a thread of its own.
 //!
-//! Cores move by their owner in the kernel where this process may load a scheduler ([`Moves`]): the borrower's list has the CPUs of the lease
-//! from its start to its end, and single moves write no file. Else they move by `cpuset.cpus` of the two groups; the service that gets a core
-//! is written last. A lease is in the journal before a core moves. Single moves are not: a plan, a `reset` and the safe layout bring everything back anyhow. The keeper looks at what is lent now.
+//! Cores move by their owner in the kernel where that is asked for and this process may load a scheduler ([`Moves`]): the borrower's list has
+//! the CPUs of the lease from its start to its end, and single moves write no file. Else they move by `cpuset.cpus` of the two groups; the
+//! service that gets a core is written last. A lease is in the journal before a core moves. Single moves are not: a plan, a `reset` and the
+//! safe layout bring everything back anyhow. The keeper looks at what is lent now.
 //! A lease ends with a plan that moves the CPUs of one of the two, and with either service. It ends with its [`LocalLender`], and where that
 //! was silent for [`MOST_SILENT`]. Where the kernel does not let all of it back, nothing more is lent, and that is tried again at every tick.
 
@@ -31,6 +32,9 @@ const SPIN_US: u64 = 100;
 /// For so long a move waits for the borrower's threads to leave; later ones are seen by [`Lender::lent`].
 const MOST_WAITED: Duration = Duration::from_micros(500);
 
+/// Programs that could not be had are asked for again after so long.
+const PROGRAMS_AGAIN: Duration = Duration::from_secs(60);
+
 /// One of the two services of a lease.
 #[derive(Debug)]
 struct Party {
@@ -54,6 +58,8 @@ struct Loan {
     ending: Option<String>,
     /// Its CPUs are in both lists, and their owners tell whose they are.
     by_owner: bool,
+    /// A list of its services is not as it should be: the kernel refused it.
+    stale: bool,
 }
 
 impl Loan {
@@ -115,9 +121,13 @@ impl Loans {
 
     /// Lend so many cores of a lease: the one that has less afterwards gives first. Nothing is changed where the kernel refuses.
     fn move_to(&mut self, lender: &str, lent: usize) -> io::Result<()> {
+        let ended = self.moves.as_ref().and_then(Moves::ended).filter(|_| self.of.get(lender).is_some_and(|loan| loan.by_owner));
+        if let Some(why) = ended {
+            self.fall_back(&why)?;
+        }
         let Some(loan) = self.of.get_mut(lender) else { return Ok(()) };
-        let before = std::mem::replace(&mut loan.lent, lent);
-        if before == lent {
+        let (before, stale) = (std::mem::replace(&mut loan.lent, lent), std::mem::replace(&mut loan.stale, false));
+        if before == lent && !stale {
             return Ok(());
         }
         let borrower = loan.lease.borrower.clone();
@@ -132,7 +142,7 @@ impl Loans {
         let moved = self.write(giver).and_then(|()| self.write(taker));
         if moved.is_err() {
             if let Some(loan) = self.of.get_mut(lender) {
-                loan.lent = before;
+                (loan.lent, loan.stale) = (before, stale);
             }
             // What stays otherwise is found by the keeper.
             for id in [taker, giver] {
@@ -202,11 +212,16 @@ impl Loans {
         }
         self.of.values_mut().for_each(|loan| loan.by_owner = false);
         // Borrowers first: it is their lists that were long.
-        let ids = self.of.values().map(|l| &l.lease.borrower).chain(self.of.values().map(|l| &l.lease.lender));
+        let ids: Vec<ServiceId> =
+            self.of.values().map(|l| &l.lease.borrower).chain(self.of.values().map(|l| &l.lease.lender)).cloned().collect();
         let mut written = Ok(());
         for id in ids {
-            // Each is tried, whatever became of the others.
-            let done = self.write(id);
+            // Each is tried, whatever became of the others. What is refused is tried again by the next move, and at the end.
+            let done = self.write(&id);
+            if done.is_err() {
+                let of_it = |l: &&mut Loan| l.lease.borrower == id || l.lease.lender == id;
+                self.of.values_mut().filter(of_it).for_each(|l| l.stale = true);
+            }
             written = written.and(done);
         }
         written
@@ -299,7 +314,8 @@ impl LocalServer {
         loans.granted += 1;
         let number = loans.granted;
         let cores = lease.cores(&self.platform);
-        let loan = Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None, by_owner: false };
+        let loan =
+            Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None, by_owner: false, stale: false };
         let group = lender.group.clone();
         loans.parties.entry(lease.lender.clone()).or_insert(lender);
         loans.parties.entry(lease.borrower.clone()).or_insert(borrower);
@@ -308,6 +324,7 @@ impl LocalServer {
         let shares = [&lease.lender, &lease.borrower].into_iter().find(|id| !self.services[*id].allocation.shared_cpus.is_empty());
         let way = match shares {
             Some(id) => Err(format!("{id} shares CPUs with others")),
+            None if !self.config.sched_ext => Err("node.toml has no sched_ext = true".into()),
             None => loans.enter(&self.config.root, &self.mounts, &lease),
         };
         drop(loans);
@@ -332,7 +349,9 @@ impl LocalServer {
 
     /// Programs in the kernel where there are some, else files of each thread. Which it is, and why, is said when it is another than before.
     fn sight(&mut self, group: &Cgroup) -> Sight {
-        let loaded = self.programs.get_or_insert_with(|| running::programs(&self.config.root, group.version));
+        // What was refused may be given later, e.g. by an actuator that has started since.
+        self.programs.take_if(|(asked, got)| got.is_err() && asked.elapsed() > PROGRAMS_AGAIN);
+        let (_, loaded) = self.programs.get_or_insert_with(|| (Instant::now(), running::programs(&self.config.root, group.version)));
         let watched = loaded.as_ref().map_err(Clone::clone).and_then(|p| p.watch(&self.config.root, &self.mounts, group));
         let sight = match watched {
             Ok(watched) => Sight::Programs(watched),
@@ -509,13 +528,14 @@ impl fmt::Display for Sight {
     }
 }
 
-/// The programs, or why there are none; None before the first lease.
-pub(super) type Loaded = Option<Result<Programs, String>>;
+/// When the programs were asked for, and they or why there are none; None before the first lease.
+pub(super) type Loaded = Option<(Instant, Result<Programs, String>)>;
 
 /// A lease of this machine's CPUs in use. Where it goes out of use everything is back.
 ///
-/// A move takes one call of the kernel where cores move by owner, else two writes of `cpuset.cpus`, some milliseconds together. Which thread runs where is read from memory that programs in the
-/// kernel write, without a system call or an allocation. Where there are no such programs it is read from a file of each thread.
+/// A move takes one call of the kernel where cores move by owner, else two writes of `cpuset.cpus`, some milliseconds together. Which thread
+/// runs where is read from memory that programs in the kernel write, without a system call or an allocation. Where there are no such programs
+/// it is read from a file of each thread.
 #[derive(Debug)]
 pub struct LocalLender {
     lease: Lease,

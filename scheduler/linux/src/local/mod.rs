@@ -103,6 +103,8 @@ pub struct LocalConfig {
     pub managed: Option<CpuSet>,
     /// LC services alone on their CPUs become cpuset partitions, where the kernel makes them (cgroup v2).
     pub partitions: bool,
+    /// Cores of leases move by owner where the kernel has sched_ext and this process may (docs/decisions/leases.md).
+    pub sched_ext: bool,
     /// Containers that a killed run left are kept for [`LocalServer::launch`] to go on with, until [`LocalServer::resume`].
     pub resume: bool,
     /// Mount point of resctrl; None = the kernel's, where it is mounted. A stand-in is used only when it is named here.
@@ -126,6 +128,7 @@ impl LocalConfig {
             catalogue: None,
             managed: None,
             partitions: false,
+            sched_ext: false,
             resume: false,
             resctrl: None,
             mem_bw_mbps: None,

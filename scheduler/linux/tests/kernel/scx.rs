@@ -74,7 +74,7 @@ fn helper() {
 }
 
 fn daemon(seed: u64, dir: &str) {
-    let mut s = LocalServer::open(LocalConfig::new(dir)).unwrap();
+    let mut s = LocalServer::open(LocalConfig { sched_ext: true, ..LocalConfig::new(dir) }).unwrap();
     if seed == 1 {
         s.reset().unwrap();
         return println!("ready");
@@ -114,6 +114,8 @@ fn daemon(seed: u64, dir: &str) {
 /// Whether the kernel under test can show this; one that cannot is no failure, and is said.
 fn has_it() -> bool {
     let has = fs::exists(STATE).unwrap();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert!(has || !release.contains("-scx"), "{release} was built to have sched_ext");
     if !has {
         println!("NOT RUN: this kernel has no sched_ext");
     }

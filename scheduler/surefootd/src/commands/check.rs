@@ -53,6 +53,7 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
         services: &services,
         lends: &lends,
         managed: config.and_then(|c| c.cpus),
+        sched_ext: config.is_some_and(|c| c.sched_ext),
         ..surefoot_linux::check::Node::at(&dir)
     };
     Ok(surefoot_linux::check(&root, &node))
@@ -64,6 +65,7 @@ fn lends(config: &NodeConfig) -> Vec<Lend> {
         lender: l.lender.clone(),
         borrower: l.borrower.clone(),
         poll_ms: l.poll_ms,
+        wants_waiting: Harvester::named(&l.policy, 2, 1, &l.settings).is_ok_and(|h| h.wants_waiting()),
         // The first question begins a period, the second comes after its end.
         wants_waits: Harvester::named(&l.policy, 2, 1, &l.settings).is_ok_and(|mut h| h.wants_waits(0) || h.wants_waits(u64::MAX / 2)),
     };

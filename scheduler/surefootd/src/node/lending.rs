@@ -155,7 +155,8 @@ impl Drop for Lending {
 
 impl Entry {
     fn end_of_thread(&mut self, now_ms: u64, server: &mut LocalServer) {
-        let Some(loan) = self.loan.take_if(|loan| loan.thread.is_finished()) else { return };
+        let Some(mut loan) = self.loan.take_if(|loan| loan.thread.is_finished()) else { return };
+        self.news.extend(loan.say_stops(&self.wish));
         add(&mut self.past, &held(&loan.report).tally);
         let Loan { since_ms, report, .. } = &loan;
         let (since_ms, tally) = (*since_ms, held(report).tally);
@@ -203,6 +204,10 @@ impl Entry {
             let lender = server.grant(lease).map_err(|e| (e.to_string(), true))?;
             let (settings, slower) = as_seen(settings, lender.reads_files());
             let harvester = Harvester::named(policy, cores, most, &settings).map_err(|e| (e, true))?;
+            if let (true, Some(why)) = (harvester.wants_waiting(), lender.reads_files()) {
+                let e = format!("{policy} decides by a wait that goes on, which no file shows ({why}). Choose another policy");
+                return Err((e, true));
+            }
             Ok((lender, harvester, most, cpus, slower))
         });
         let started = granted.and_then(|(lent_by, harvester, most, cpus, slower)| {

@@ -191,6 +191,7 @@ pub fn local_server<T>(
         catalogue,
         managed: config.cpus,
         partitions: config.partitions,
+        sched_ext: config.sched_ext,
         resume: purpose == Purpose::Control,
         resctrl: config.resctrl.clone(),
         mem_bw_mbps: config.mem_bw_mbps,

@@ -52,6 +52,8 @@ pub struct NodeConfig {
     pub cpus: Option<CpuSet>,
     /// LC services alone on their CPUs become cpuset partitions.
     pub partitions: bool,
+    /// Cores of leases move by owner where the kernel has sched_ext.
+    pub sched_ext: bool,
     /// Mount point of resctrl, also of a stand-in; None = the kernel's.
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s; None = unknown.
@@ -190,6 +192,7 @@ struct Raw {
     mem_bw_mbps: Option<Spanned<f64>>,
     metrics_port: Option<Spanned<i64>>,
     partitions: Option<bool>,
+    sched_ext: Option<bool>,
     journal: Option<PathBuf>,
     journal_mb: Option<Spanned<i64>>,
     interval_ms: Option<Spanned<i64>>,
@@ -533,6 +536,7 @@ impl NodeConfig {
             catalogue: None,
             cpus: None,
             partitions: false,
+            sched_ext: false,
             resctrl: None,
             mem_bw_mbps: None,
             metrics_port: Some(METRICS_PORT),
@@ -640,6 +644,7 @@ impl NodeConfig {
             catalogue: raw.catalogue.map(here),
             cpus,
             partitions: raw.partitions.unwrap_or(false),
+            sched_ext: raw.sched_ext.unwrap_or(false),
             resctrl: raw.resctrl.map(here),
             mem_bw_mbps,
             metrics_port: (port > 0).then_some(port),
