@@ -144,7 +144,7 @@ fn runs_of(cases: &[Case], vm_cores: u32, seeds: u32) -> Result<Vec<Run<'_>>> {
     let mut named = BTreeSet::new();
     for case in cases {
         if !named.insert((&case.experiment, &case.name, &case.mover)) {
-            let option = if case.experiment == "worlds" { "--worlds, --load-shares" } else { "--primaries" };
+            let option = if case.experiment == "worlds" { "--worlds" } else { "--primaries" };
             return Err(Error::BadInput(format!("{option}: {} is named twice. Name it once", case.name)));
         }
         let cores = vm_cores.saturating_mul(case.vms.len() as u32);
