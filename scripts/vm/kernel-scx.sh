@@ -49,7 +49,7 @@ if [ ! -s "$build/source/Makefile" ]; then
   mv "$build/new" "$build/source"
 fi
 
-# In a session of its own: where the kernel groups tasks by session, only the group's own value keeps the build behind the others.
+# By setsid, since the kernel groups tasks so: only the value of the group keeps the build behind the others.
 maker=
 trap '[ -z "$maker" ] || kill -- -"$maker" 2>/dev/null || true' EXIT
 start_make() {
