@@ -44,38 +44,12 @@ static __always_inline struct cgroup *group_of(struct task_struct *p)
 	return group;
 }
 
-/* Index of the watched group that a thread is in, or below of which; 0 for none. */
+/* The idle task is of no class. */
 static __noinline __u32 class_of(struct task_struct *p)
 {
-	struct cgroup *group = group_of(p), *above = 0;
-	__u64 id = 0;
-	int level = -1, own = -1;
-	__u32 i;
+	struct cgroup *group = group_of(p);
 
-	if (!group || p->pid == 0)
-		return 0;
-	bpf_core_read(&own, sizeof(own), &group->level);
-	for (i = 1; i < WATCHES; i++) {
-		if (i > shared.highest)
-			break;
-		struct watch *w = &shared.watched[i];
-		int at = w->level;
-
-		if (!w->id || at > own || at < 0)
-			continue;
-		/* Services are siblings as a rule: one look serves them all. */
-		if (at != level) {
-			level = at;
-			id = 0;
-			above = 0;
-			bpf_probe_read_kernel(&above, sizeof(above), (void *)&group->ancestors + (__u64)at * sizeof(above));
-			if (above)
-				id = BPF_CORE_READ(above, kn, id);
-		}
-		if (id == w->id)
-			return i;
-	}
-	return 0;
+	return group && p->pid ? class_in(group, shared.watched, shared.highest) : 0;
 }
 
 static __always_inline void begins_to_wait(struct task_struct *p, __u32 class, __u64 now)
@@ -103,7 +77,7 @@ static __always_inline void waited(__u64 entry, __u32 cpu, __u64 now)
 		__sync_fetch_and_add(&shared.backwards, 1);
 		return;
 	}
-	of = &bank->of[CLASS_OF(entry) % WATCHES];
+	of = &bank->of[CLASS_OF(entry) % CLASSES];
 	of->dispatches++;
 	of->total_ns += ns;
 	for (i = 0; i < WAIT_BOUNDS; i++) {

@@ -2,8 +2,8 @@
 #ifndef SUREFOOT_FEED_H
 #define SUREFOOT_FEED_H
 
-/* Groups that are watched at a time, and one: index 0 stands for every other. */
-#define WATCHES 32
+#include "classes.h"
+
 /* Threads that wait at a time; of two with one place the later is counted. */
 #define WAITING 4096
 #define WAIT_BOUNDS 13
@@ -14,18 +14,11 @@
 #define CLASS_SHIFT 37
 #define TIME_MASK ((1ULL << CLASS_SHIFT) - 1)
 #define TID_OF(entry) ((entry) >> TID_SHIFT)
-#define CLASS_OF(entry) ((__u32)((entry) >> CLASS_SHIFT) & (WATCHES - 1))
+#define CLASS_OF(entry) ((__u32)((entry) >> CLASS_SHIFT) & (CLASSES - 1))
 
 /* A word of `slots`: how often the CPU was switched, and the class that runs there. */
 #define CLASS_BITS 8
 #define CLASS_MASK ((1 << CLASS_BITS) - 1)
-
-struct watch {
-	/* Of the folder of the cgroup; 0: not in use. */
-	__u64 id;
-	/* Folders between it and the root of its hierarchy, itself included. */
-	__u64 level;
-};
 
 /* Of all CPUs; the reader writes `watched`. */
 struct shared {
@@ -34,7 +27,7 @@ struct shared {
 	/* Pairs of timestamps that ran backwards. */
 	__u64 backwards;
 	__u64 pad[6];
-	struct watch watched[WATCHES];
+	struct watched watched[CLASSES];
 	__u64 waiting[WAITING];
 };
 
@@ -53,7 +46,7 @@ struct waits {
 
 /* Of one CPU, which alone writes it. */
 struct bank {
-	struct waits of[WATCHES];
+	struct waits of[CLASSES];
 };
 
 #endif

@@ -44,36 +44,9 @@ static __always_inline __u64 owner_of(__u32 cpu)
 	return c ? *(volatile __u64 *)&c->owner : 0;
 }
 
-/* The class of the group that a thread is in, or below of which; 0 for none. */
 static __noinline __u64 class_of(struct task_struct *p)
 {
-	struct cgroup *group = p->cgroups->dfl_cgrp, *above = 0;
-	int own = -1, level = -1;
-	__u64 id = 0;
-	__u32 i;
-
-	bpf_core_read(&own, sizeof(own), &group->level);
-	for (i = 1; i < CLASSES; i++) {
-		struct watched *w = &shared.watched[i];
-		int at = w->level;
-
-		if (i > shared.highest)
-			break;
-		if (!w->id || at < 0 || at > own)
-			continue;
-		/* Services are siblings as a rule: one look serves them all. */
-		if (at != level) {
-			level = at;
-			id = 0;
-			above = 0;
-			bpf_probe_read_kernel(&above, sizeof(above), (void *)&group->ancestors + (__u64)at * sizeof(above));
-			if (above)
-				id = BPF_CORE_READ(above, kn, id);
-		}
-		if (id == w->id)
-			return i;
-	}
-	return 0;
+	return class_in(p->cgroups->dfl_cgrp, shared.watched, shared.highest);
 }
 
 /* It cannot leave its CPU now. The kernel counts a program that runs on behalf of the thread itself, too. */

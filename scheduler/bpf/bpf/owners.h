@@ -2,17 +2,10 @@
 #ifndef SUREFOOT_OWNERS_H
 #define SUREFOOT_OWNERS_H
 
-/* Services at a time, and one: class 0 stands for every other thread. */
-#define CLASSES 32
+#include "classes.h"
+
 /* Words of 64 CPUs each: as many as a set of CPUs has. */
 #define CPU_WORDS 16
-
-struct watched {
-	/* Of the folder of the cgroup; 0: not in use. */
-	__u64 id;
-	/* Folders between it and the root of the hierarchy, itself included. */
-	__u64 level;
-};
 
 /* Of all CPUs. */
 struct shared {

@@ -3,9 +3,10 @@
 //! What holds: a look makes no system call and allocates nothing, whatever the programs do. A group that is watched is seen on the CPUs where it
 //! runs at that instant (`seed` in `feed.bpf.c`), not from the next switch on. Cgroups below a watched one count as it.
 
+use crate::classes::CLASSES;
 use crate::object::{self, Refused};
 use crate::words::Words;
-use libbpf_rs::{MapCore, OpenObject};
+use libbpf_rs::OpenObject;
 use nix::errno::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,6 @@ use surefoot_server::CpuSet;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/feed.bpf.o"));
 
 // As in `bpf/feed.h`, in words.
-const WATCHES: usize = 32;
 const WAITING: usize = 4096;
 const TID_SHIFT: u32 = 42;
 const CLASS_SHIFT: u32 = 37;
@@ -28,12 +28,12 @@ const CLASS_MASK: u64 = (1 << 8) - 1;
 const HIGHEST: usize = 0;
 const BACKWARDS: usize = 1;
 const WATCHED: usize = 8;
-const WAITS_NOW: usize = WATCHED + 2 * WATCHES;
+const WAITS_NOW: usize = WATCHED + 2 * CLASSES;
 const SHARED: usize = WAITS_NOW + WAITING;
 /// Of `struct slot`, `struct waits` and `struct bank`.
 const SLOT: usize = 8;
 const WAITS: usize = 3 + WAIT_BOUNDS;
-const BANK: usize = WAITS * WATCHES;
+const BANK: usize = WAITS * CLASSES;
 
 /// The programs that are hooks, by name.
 const HOOKS: [&str; 3] = ["switches", "wakeups", "births"];
@@ -88,27 +88,22 @@ pub fn programs_for(hierarchy: Hierarchy, cpus: usize) -> Result<Handles, Refuse
         Ok(())
     };
     let object = object::load(OBJECT, set)?;
-    let other = |what: &str, e: &dyn std::fmt::Display| Refused { cause: format!("{what}: {e}"), remedy: "Please report it".into() };
-    let map = |name: &str| {
-        let found = object.maps().find(|m| m.name().to_str().is_some_and(|n| n == name || n.ends_with(name)));
-        let map = found.ok_or_else(|| other("a map is missing", &name))?;
-        map.as_fd().try_clone_to_owned().map_err(|e| other(name, &e))
-    };
     let mut hooks = vec![];
     let mut seed = None;
     for program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         if name == "seed" {
-            seed = Some(program.as_fd().try_clone_to_owned().map_err(|e| other("seed", &e))?);
+            seed = Some(program.as_fd().try_clone_to_owned().map_err(|e| object::fault("seed", &e))?);
         } else {
             let link = program.attach().map_err(|e| Refused {
                 cause: format!("the kernel does not let {name} be hooked in: {e}"),
                 remedy: "Give the process CAP_BPF and CAP_PERFMON, or run it as root".into(),
             })?;
-            hooks.push(link.as_fd().try_clone_to_owned().map_err(|e| other(&name, &e))?);
+            hooks.push(link.as_fd().try_clone_to_owned().map_err(|e| object::fault(&name, &e))?);
         }
     }
-    let seed = seed.ok_or_else(|| other("a program is missing", &"seed"))?;
+    let seed = seed.ok_or_else(|| object::fault("a program is missing", &"seed"))?;
+    let map = |name| object::map(&object, name);
     Ok(Handles { shared: map(".bss")?, slots: map("slots")?, banks: map("banks")?, seed, hooks, cpus })
 }
 
@@ -123,7 +118,7 @@ pub struct Feed {
     _hooks: Vec<OwnedFd>,
     cpus: usize,
     /// Which cgroup each number stands for, and how many watches have it.
-    numbers: Mutex<[(u64, usize); WATCHES]>,
+    numbers: Mutex<[(u64, usize); CLASSES]>,
 }
 
 impl Feed {
@@ -138,10 +133,10 @@ impl Feed {
             seed,
             _hooks: hooks,
             cpus,
-            numbers: Mutex::new([(0, 0); WATCHES]),
+            numbers: Mutex::new([(0, 0); CLASSES]),
         };
         // What a process before this one watched.
-        (1..WATCHES).for_each(|index| feed.id(index).store(0, Ordering::Relaxed));
+        (1..CLASSES).for_each(|index| feed.id(index).store(0, Ordering::Relaxed));
         Ok(Arc::new(feed))
     }
 
@@ -157,7 +152,7 @@ impl Feed {
         let (index, is_new) = self.number(id)?;
         if is_new {
             // Of the group that had the number before.
-            let of_class = |entry: u64| (entry >> CLASS_SHIFT) as usize % WATCHES == index;
+            let of_class = |entry: u64| (entry >> CLASS_SHIFT) as usize % CLASSES == index;
             for entry in &self.shared.get()[WAITS_NOW..] {
                 let _ = entry.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |e| of_class(e).then_some(0));
             }
@@ -180,12 +175,12 @@ impl Feed {
     /// The number of a cgroup, and whether it had none. A thread has one number: two leases of one group share it.
     fn number(&self, id: u64) -> io::Result<(usize, bool)> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |id: u64, users: fn(usize) -> bool| (1..WATCHES).find(|n| numbers[*n].0 == id && users(numbers[*n].1));
+        let of = |id: u64, users: fn(usize) -> bool| (1..CLASSES).find(|n| numbers[*n].0 == id && users(numbers[*n].1));
         let (index, is_new) = match (of(id, |users| users > 0), of(0, |_| true)) {
             (Some(index), _) => (index, false),
             (None, Some(index)) => (index, true),
             (None, None) => {
-                let most = WATCHES - 1;
+                let most = CLASSES - 1;
                 return Err(io::Error::other(format!("{most} cgroups are watched, and no more can be. End one of the leases")));
             }
         };
@@ -260,7 +255,7 @@ impl Watch {
     /// The longest wait of a thread that waits now, where `now_ns` is CLOCK_MONOTONIC; 0 if none waits. Up to half of 137 s.
     pub fn waiting_ns(&self, now_ns: u64) -> u64 {
         let entries = self.feed.shared.get()[WAITS_NOW..].iter().map(|e| e.load(Ordering::Relaxed)).filter(|e| *e != 0);
-        let ours = entries.filter(|e| (e >> CLASS_SHIFT) as usize % WATCHES == self.index && e >> TID_SHIFT != 0);
+        let ours = entries.filter(|e| (e >> CLASS_SHIFT) as usize % CLASSES == self.index && e >> TID_SHIFT != 0);
         // One that began since `now_ns` was read waits for nothing yet.
         ours.map(|e| now_ns.wrapping_sub(e) & TIME_MASK).filter(|ns| *ns <= TIME_MASK / 2).max().unwrap_or(0)
     }
@@ -281,17 +276,13 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::defined;
 
     /// The reader's constants are those of the programs.
     #[test]
     fn both_sides_have_one_layout() {
-        let header = include_str!("../bpf/feed.h");
-        let says = |name: &str| {
-            let line = header.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")));
-            line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} is no number in feed.h"))
-        };
+        let says = |name: &str| defined(include_str!("../bpf/feed.h"), name);
         for (name, here) in [
-            ("WATCHES", WATCHES as u64),
             ("WAITING", WAITING as u64),
             ("WAIT_BOUNDS", WAIT_BOUNDS as u64),
             ("TID_SHIFT", u64::from(TID_SHIFT)),

@@ -2,11 +2,14 @@
 
 #![allow(unsafe_code, reason = "calls of libbpf that its safe wrapper lacks")]
 
-use libbpf_rs::{ErrorKind, ObjectBuilder, OpenObject, PrintLevel};
+use libbpf_rs::{ErrorKind, MapCore, Object, ObjectBuilder, OpenObject, PrintLevel};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+/// How the cause begins where only rights are missing.
+pub const FORBIDDEN: &str = "programs may not be loaded into the kernel";
 
 /// Why a program is not in the kernel: one line, with what would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ fn say(_: PrintLevel, line: String) {
 ///
 /// # Errors
 /// [`Refused`]: without BTF, without the rights, or the verifier's word.
-pub fn load(bytes: &[u8], before: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<libbpf_rs::Object, Refused> {
+pub fn load(bytes: &[u8], before: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Object, Refused> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Refused {
             cause: "this kernel does not describe its types (no /sys/kernel/btf/vmlinux)".into(),
@@ -57,7 +60,7 @@ pub fn load(bytes: &[u8], before: impl FnOnce(&mut OpenObject) -> libbpf_rs::Res
 fn refused(e: &libbpf_rs::Error, said: &str) -> Refused {
     if e.kind() == ErrorKind::PermissionDenied && !said.contains("PROG LOAD LOG") {
         return Refused {
-            cause: "programs may not be loaded into the kernel".into(),
+            cause: FORBIDDEN.into(),
             remedy:
                 "Give the process CAP_BPF and CAP_PERFMON, or run it as root; a lockdown of the kernel (confidentiality) forbids it to all"
                     .into(),
@@ -72,6 +75,21 @@ fn refused(e: &libbpf_rs::Error, said: &str) -> Refused {
         cause: format!("this kernel refuses the programs: {e}{}", last.map(|l| format!(" ({l})")).unwrap_or_default()),
         remedy: "Use a kernel from 6.1 on that was built with CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT".into(),
     }
+}
+
+/// What should not be, in an object of ours.
+pub fn fault(what: &str, e: &dyn std::fmt::Display) -> Refused {
+    Refused { cause: format!("{what}: {e}"), remedy: "Please report it".into() }
+}
+
+/// A map of a loaded object, by its name or the end of it.
+///
+/// # Errors
+/// There is none, or the kernel gives no further descriptor of it.
+pub fn map(object: &Object, name: &str) -> Result<OwnedFd, Refused> {
+    let found = object.maps().find(|m| m.name().to_str().is_some_and(|n| n == name || n.ends_with(name)));
+    let map = found.ok_or_else(|| fault("a map is missing", &name))?;
+    map.as_fd().try_clone_to_owned().map_err(|e| fault(name, &e))
 }
 
 /// Runs a program of the kind SEC("raw_tp") once on a CPU, in an interrupt of the thread that runs there.

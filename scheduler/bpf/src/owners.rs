@@ -4,6 +4,7 @@
 //! is left by others at once. Where the scheduler has ended, for whatever reason, threads are on every CPU of their mask ([`Owners::ended`]).
 //! A thread belongs to a class once it is in the cgroup of the class **and** was let in ([`let_in`]); its children are from birth.
 
+use crate::classes::CLASSES;
 use crate::object::{self, Refused};
 use crate::words::Words;
 use libbpf_rs::{MapCore, OpenObject};
@@ -23,7 +24,6 @@ const KERNEL: &str = "/sys/kernel/sched_ext";
 const LONGEST: u64 = 256;
 
 // As in `bpf/owners.h`, in words.
-const CLASSES: usize = 32;
 const CPU_WORDS: usize = 16;
 /// Of `struct shared`.
 const HIGHEST: usize = 0;
@@ -59,46 +59,48 @@ pub fn scheduler() -> Result<Parts, Refused> {
     scheduler_by(Path::new(KERNEL))
 }
 
-fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
+/// What is known to speak against the scheduler before it is loaded. `kernel` is /sys/kernel/sched_ext, or a stand-in's.
+pub fn hindrance(kernel: &Path) -> Option<Refused> {
     let says = |file: &str| {
         let mut text = String::new();
         std::fs::File::open(kernel.join(file)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
         Some(text.trim().to_string())
     };
     let Some(state) = says("state") else {
-        return Err(Refused {
+        return Some(Refused {
             cause: "this kernel has no sched_ext".into(),
             remedy: "Use a kernel from 6.12 on with CONFIG_SCHED_CLASS_EXT; until then cores are lent by cpuset".into(),
         });
     };
     if state != "disabled" {
         let name = says("root/ops").unwrap_or_else(|| "another scheduler".into());
-        return Err(Refused {
+        return Some(Refused {
             cause: format!("sched_ext is in use: {name}"),
             remedy: "The kernel has one at a time. End that one first".into(),
         });
+    }
+    None
+}
+
+fn scheduler_by(kernel: &Path) -> Result<Parts, Refused> {
+    if let Some(hindrance) = hindrance(kernel) {
+        return Err(hindrance);
     }
     let number = libbpf_rs::num_possible_cpus().unwrap_or(CpuSet::CAPACITY as usize).min(CpuSet::CAPACITY as usize);
     let set = |open: &mut OpenObject| {
         open.maps_mut().filter(|map| map.name().to_str() == Some("cpus")).try_for_each(|mut map| map.set_max_entries(number as u32))
     };
     let mut object = object::load(OBJECT, set)?;
-    let other = |what: &str, e: &dyn std::fmt::Display| Refused { cause: format!("{what}: {e}"), remedy: "Please report it".into() };
-    let map = |name: &str| {
-        let found = object.maps().find(|m| m.name().to_str().is_some_and(|n| n == name || n.ends_with(name)));
-        let map = found.ok_or_else(|| other("a map is missing", &name))?;
-        map.as_fd().try_clone_to_owned().map_err(|e| other(name, &e))
-    };
-    let (shared, cpus) = (map(".bss")?, map("cpus")?);
-    let order = object.progs().find(|p| p.name().to_str() == Some("move")).ok_or_else(|| other("a program is missing", &"move"))?;
-    let order = order.as_fd().try_clone_to_owned().map_err(|e| other("move", &e))?;
+    let (shared, cpus) = (object::map(&object, ".bss")?, object::map(&object, "cpus")?);
+    let order = object.progs().find(|p| p.name().to_str() == Some("move")).ok_or_else(|| object::fault("a program is missing", &"move"))?;
+    let order = order.as_fd().try_clone_to_owned().map_err(|e| object::fault("move", &e))?;
     let mut ops =
-        object.maps_mut().find(|m| m.name().to_str() == Some("surefoot")).ok_or_else(|| other("a map is missing", &"surefoot"))?;
+        object.maps_mut().find(|m| m.name().to_str() == Some("surefoot")).ok_or_else(|| object::fault("a map is missing", &"surefoot"))?;
     let link = ops.attach_struct_ops().map_err(|e| Refused {
         cause: format!("the kernel does not take the scheduler: {e}"),
         remedy: "Run the process as root; the kernel's log may say more".into(),
     })?;
-    let link = link.as_fd().try_clone_to_owned().map_err(|e| other("surefoot", &e))?;
+    let link = link.as_fd().try_clone_to_owned().map_err(|e| object::fault("surefoot", &e))?;
     Ok(Parts { shared, cpus, order, link, number })
 }
 
@@ -281,17 +283,12 @@ fn or_gone<T>(gone: T, done: Result<T, Errno>) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::defined;
 
     /// The user's constants are those of the scheduler.
     #[test]
     fn both_sides_have_one_layout() {
-        let header = include_str!("../bpf/owners.h");
-        let says = |name: &str| {
-            let line = header.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")));
-            line.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or_else(|| panic!("{name} is no number in owners.h"))
-        };
-        assert_eq!(says("CLASSES"), CLASSES);
-        assert_eq!(says("CPU_WORDS"), CPU_WORDS);
+        assert_eq!(defined(include_str!("../bpf/owners.h"), "CPU_WORDS"), CPU_WORDS as u64);
         assert_eq!(CPU_WORDS * 64, CpuSet::CAPACITY as usize);
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use surefoot_bpf::{programs, Feed, Hierarchy, Watch};
+use surefoot_bpf::{programs, Feed, Hierarchy, Watch, FORBIDDEN};
 
 /// The programs, or why they are not there: a test that cannot run says so.
 fn feed(test: &str, hierarchy: Hierarchy) -> Option<Arc<Feed>> {
@@ -19,7 +19,7 @@ fn feed(test: &str, hierarchy: Hierarchy) -> Option<Arc<Feed>> {
         Err(why) => {
             // Where nothing is missing it is the programs that are wrong.
             let could = Path::new("/sys/kernel/btf/vmlinux").exists() && nix::unistd::geteuid().is_root();
-            assert!(!could || why.contains("may not be loaded"), "{test}: {why}");
+            assert!(!could || why.starts_with(FORBIDDEN), "{test}: {why}");
             eprintln!("NOT RUN: {test}: {why}");
             None
         }

@@ -8,28 +8,23 @@ use crate::root::Root;
 
 /// Why cores cannot move by owner, as far as that is known before the scheduler is loaded.
 pub fn hindrance(root: &Root, has_actuator: bool, version: Version) -> Option<String> {
-    let state = root.read("/sys/kernel/sched_ext/state").unwrap_or_default();
-    if cfg!(not(feature = "bpf")) {
-        Some(NO_PROGRAMS.into())
-    } else if has_actuator {
+    if has_actuator {
         Some("an actuator writes for the daemon, and has no order for owners of CPUs".into())
     } else if version != Version::V2 {
         Some("services are in cgroups of version 1".into())
-    } else if state.is_empty() {
-        Some("this kernel has no sched_ext".into())
-    } else if state.trim() != "disabled" {
-        Some(format!("another scheduler is in charge (sched_ext is {})", state.trim()))
     } else if !nix::unistd::geteuid().is_root() {
         Some("it takes the rights of root".into())
     } else {
-        None
+        of_kernel(root)
     }
 }
 
-const NO_PROGRAMS: &str = "this build has no programs for the kernel (cargo feature bpf)";
-
+#[cfg(feature = "bpf")]
+use with::of_kernel;
 #[cfg(feature = "bpf")]
 pub use with::{let_out, Moves};
+#[cfg(not(feature = "bpf"))]
+use without::of_kernel;
 #[cfg(not(feature = "bpf"))]
 pub use without::{let_out, Moves};
 
@@ -54,6 +49,11 @@ mod with {
         of: BTreeMap<ServiceId, (Class, Cgroup, bool)>,
     }
 
+    /// What the kernel has against it.
+    pub fn of_kernel(root: &Root) -> Option<String> {
+        surefoot_bpf::hindrance(&root.path("/sys/kernel/sched_ext")).map(|refused| refused.to_string())
+    }
+
     impl Moves {
         /// # Errors
         /// One line: why cores do not move this way here.
@@ -61,7 +61,7 @@ mod with {
             if !root.is_host() {
                 return Err("the files are not those of this kernel".into());
             }
-            if let Some(hindrance) = super::hindrance(root, root.files.running().is_some(), version) {
+            if let Some(hindrance) = super::hindrance(root, !root.files.is_here(), version) {
                 return Err(hindrance);
             }
             let parts = surefoot_bpf::scheduler().map_err(|e| e.to_string())?;
@@ -172,8 +172,13 @@ mod with {
 mod without {
     use crate::cgroup::{Cgroup, Mounts, Version};
     use crate::root::Root;
+    use crate::running::NO_PROGRAMS;
     use std::io;
     use surefoot_server::CpuSet;
+
+    pub fn of_kernel(_: &Root) -> Option<String> {
+        Some(NO_PROGRAMS.into())
+    }
 
     #[derive(Debug)]
     pub enum Moves {}
@@ -182,7 +187,7 @@ mod without {
         /// # Errors
         /// Always: this build has none.
         pub fn load(_: &Root, _: Version) -> Result<Self, String> {
-            Err(super::NO_PROGRAMS.into())
+            Err(NO_PROGRAMS.into())
         }
 
         /// # Errors

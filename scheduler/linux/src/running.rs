@@ -8,15 +8,16 @@ use crate::root::Root;
 use std::time::Duration;
 
 const OTHER_KERNEL: &str = "the files are not those of this kernel";
-/// How a load begins to say so that was refused for want of rights.
-const FORBIDDEN: &str = "programs may not be loaded";
+/// What a build without them says of programs in the kernel.
+#[cfg(not(feature = "bpf"))]
+pub(crate) const NO_PROGRAMS: &str = "this build has no programs for the kernel (cargo feature bpf)";
 
 #[cfg(feature = "bpf")]
 pub(crate) use with::depth;
 #[cfg(feature = "bpf")]
-pub use with::{cost, load, Programs, Watched};
+pub use with::{cost, is_forbidden, load, Programs, Watched};
 #[cfg(not(feature = "bpf"))]
-pub use without::{cost, load, Programs, Watched};
+pub use without::{cost, is_forbidden, load, Programs, Watched};
 
 /// The programs, from the actuator that `root` goes through or loaded by this process.
 ///
@@ -44,11 +45,6 @@ pub fn probe(root: &Root, version: Option<Version>) -> Result<String, String> {
     let cost = cost(Duration::from_millis(100));
     drop(handed);
     Ok(cost)
-}
-
-/// Whether only rights are missing.
-pub fn is_forbidden(why: &str) -> bool {
-    why.starts_with(FORBIDDEN)
 }
 
 #[cfg(feature = "bpf")]
@@ -83,6 +79,11 @@ mod with {
         let Handles { shared, slots, banks, seed, hooks, cpus } = surefoot_bpf::programs(hierarchy).map_err(|e| e.to_string())?;
         let descriptors = [shared, slots, banks, seed].into_iter().chain(hooks).collect();
         Ok(Handed { descriptors, said: cpus.to_string() })
+    }
+
+    /// Whether only rights are missing.
+    pub fn is_forbidden(why: &str) -> bool {
+        why.starts_with(surefoot_bpf::FORBIDDEN)
     }
 
     /// Time of a run of them, counted by the kernel for so long.
@@ -159,7 +160,11 @@ mod without {
     /// # Errors
     /// Always: this build has none.
     pub fn load(_: Version) -> Result<Handed, String> {
-        Err("this build has no programs for the kernel (cargo feature bpf)".into())
+        Err(super::NO_PROGRAMS.into())
+    }
+
+    pub fn is_forbidden(_: &str) -> bool {
+        false
     }
 
     pub fn cost(_: Duration) -> String {
