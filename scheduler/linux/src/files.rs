@@ -87,6 +87,84 @@ pub trait Files: Debug + Send + Sync {
     }
 }
 
+/// Operations of an adapter over another one that it hands on as they are, by name: `hand_on!(inner: read, list)`.
+#[macro_export]
+macro_rules! hand_on {
+    (@op $to:tt read) => {
+        fn read(&self, path: &::std::path::Path) -> ::std::io::Result<Vec<u8>> {
+            self.$to.read(path)
+        }
+    };
+    (@op $to:tt open) => {
+        fn open(&self, path: &::std::path::Path) -> Option<::std::fs::File> {
+            self.$to.open(path)
+        }
+    };
+    (@op $to:tt write) => {
+        fn write(&self, path: &::std::path::Path, text: &str) -> ::std::io::Result<()> {
+            self.$to.write(path, text)
+        }
+    };
+    (@op $to:tt make_dir) => {
+        fn make_dir(&self, path: &::std::path::Path) -> ::std::io::Result<()> {
+            self.$to.make_dir(path)
+        }
+    };
+    (@op $to:tt remove_dir) => {
+        fn remove_dir(&self, path: &::std::path::Path) -> ::std::io::Result<()> {
+            self.$to.remove_dir(path)
+        }
+    };
+    (@op $to:tt rename) => {
+        fn rename(&self, from: &::std::path::Path, to: &::std::path::Path) -> ::std::io::Result<()> {
+            self.$to.rename(from, to)
+        }
+    };
+    (@op $to:tt list) => {
+        fn list(&self, dir: &::std::path::Path) -> ::std::io::Result<Vec<String>> {
+            self.$to.list(dir)
+        }
+    };
+    (@op $to:tt is_dir) => {
+        fn is_dir(&self, path: &::std::path::Path) -> bool {
+            self.$to.is_dir(path)
+        }
+    };
+    (@op $to:tt is_file) => {
+        fn is_file(&self, path: &::std::path::Path) -> bool {
+            self.$to.is_file(path)
+        }
+    };
+    (@op $to:tt writable) => {
+        fn writable(&self, path: &::std::path::Path) -> bool {
+            self.$to.writable(path)
+        }
+    };
+    (@op $to:tt is_here) => {
+        fn is_here(&self) -> bool {
+            self.$to.is_here()
+        }
+    };
+    (@op $to:tt aside) => {
+        fn aside(&self) -> Option<$crate::files::SharedFiles> {
+            self.$to.aside()
+        }
+    };
+    (@op $to:tt keep_safe) => {
+        fn keep_safe(&self, layout: &$crate::safe::SafeLayout) -> ::std::io::Result<()> {
+            self.$to.keep_safe(layout)
+        }
+    };
+    (@op $to:tt running) => {
+        fn running(&self) -> Option<::std::io::Result<$crate::handed::Handed>> {
+            self.$to.running()
+        }
+    };
+    ($to:tt: $($op:ident),+ $(,)?) => {
+        $($crate::hand_on!(@op $to $op);)+
+    };
+}
+
 /// The host's files, with the rights of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostFiles;

@@ -1,6 +1,7 @@
 //! Stand-ins for the kernel in tests: resctrl's model behind [`Files`], and files that fail on demand.
 
 use crate::files::{Files, HostFiles, SharedFiles};
+use crate::hand_on;
 use crate::root::Root;
 use crate::safe::SafeLayout;
 use std::collections::BTreeMap;
@@ -262,9 +263,7 @@ impl Faulty {
 }
 
 impl Files for Faulty {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
+    hand_on!(inner: read, list, is_dir, is_file, writable);
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         self.step()?;
         let done = self.inner.write(path, text);
@@ -283,18 +282,6 @@ impl Files for Faulty {
         self.step()?;
         self.inner.rename(from, to)
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.inner.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.inner.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.inner.writable(path)
-    }
     fn keep_safe(&self, layout: &SafeLayout) -> io::Result<()> {
         self.step()?;
         self.inner.keep_safe(layout)
@@ -306,32 +293,12 @@ impl Files for Faulty {
 pub struct Shut(pub SharedFiles);
 
 impl Files for Shut {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.0.read(path)
-    }
+    hand_on!(0: read, make_dir, remove_dir, rename, list, is_dir, is_file);
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         if self.writable(path) {
             return self.0.write(path, text);
         }
         Err(io::Error::from_raw_os_error(libc::EPERM))
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.0.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.0.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.0.is_file(path)
     }
     fn writable(&self, path: &Path) -> bool {
         let other = path.iter().any(|n| n == "resctrl") && !path.iter().any(|n| n.to_string_lossy().starts_with("surefoot."));
@@ -349,33 +316,10 @@ impl<F> std::fmt::Debug for BeforeWrite<F> {
 }
 
 impl<F: Fn(&Path, &str) + Send + Sync> Files for BeforeWrite<F> {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.0.read(path)
-    }
+    hand_on!(0: read, make_dir, remove_dir, rename, list, is_dir, is_file, writable);
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         (self.1)(path, text);
         self.0.write(path, text)
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.0.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.0.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.0.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.0.writable(path)
     }
 }
 
@@ -403,31 +347,8 @@ impl Cpusets {
 }
 
 impl Files for Cpusets {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
+    hand_on!(inner: read, make_dir, remove_dir, rename, list, is_dir, is_file, writable);
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         self.refuses(path, text).map_or_else(|| self.inner.write(path, text), |errno| Err(io::Error::from_raw_os_error(errno)))
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.inner.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.inner.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.inner.writable(path)
     }
 }

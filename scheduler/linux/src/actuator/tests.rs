@@ -6,6 +6,7 @@ use super::protocol::{decode_reply, Request, SafeOp, VERSION};
 use super::*;
 use crate::cgroup::Mounts;
 use crate::files::{Files, HostFiles, SharedFiles};
+use crate::hand_on;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
 use crate::safe::{Op, SafeLayout};
@@ -93,33 +94,8 @@ struct Split {
 }
 
 impl Files for Split {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.reads.read(path)
-    }
-    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        self.changes.write(path, text)
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.changes.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.changes.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.changes.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.reads.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.reads.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.reads.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.changes.writable(path)
-    }
+    hand_on!(reads: read, list, is_dir, is_file);
+    hand_on!(changes: write, make_dir, remove_dir, rename, writable);
 }
 
 /// Every operation does through the actuator what it does without, with the kernel's errno.

@@ -3,6 +3,7 @@
 use super::limits::{Value, FIRST_PAUSE};
 use super::*;
 use crate::files::Files;
+use crate::hand_on;
 use crate::root::tests::{scratch, tree};
 use crate::testing::{intel, ModelFiles};
 use std::sync::{Arc, Mutex};
@@ -37,9 +38,7 @@ impl Refusing {
 }
 
 impl Files for Refusing {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
+    hand_on!(inner: read, remove_dir, rename, list, is_dir, is_file, writable);
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         self.ask(path, text)?;
@@ -49,30 +48,6 @@ impl Files for Refusing {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         self.ask(path, "mkdir")?;
         self.inner.make_dir(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(dir)
-    }
-
-    fn is_dir(&self, path: &Path) -> bool {
-        self.inner.is_dir(path)
-    }
-
-    fn is_file(&self, path: &Path) -> bool {
-        self.inner.is_file(path)
-    }
-
-    fn writable(&self, path: &Path) -> bool {
-        self.inner.writable(path)
     }
 }
 

@@ -1,7 +1,7 @@
 //! COSMOS on a real kernel, in a scale of 1 : 100: a service of 420 MiB and a batch job of 230 MiB share 600 MiB, and both touch their pages all
 //! the time. Half of each page is random, so that it compresses 1.9 : 1, as those of the paper's programs do.
 
-use crate::support::{role, settings, until, write, Dice, Group, Process, MIB};
+use crate::support::{role, settings, times, until, write, Dice, Group, Process, MIB};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,11 +17,6 @@ const TOTAL: u64 = 600 * MIB;
 /// room for it has to be made first; eight virtual CPUs share one of the host with the job and with whoever reclaims. A single page took 11 to
 /// 21 s where a limit was written that was far below use: that is what must not happen. On a busy host: SUREFOOT_VM_SLOWNESS times as long.
 const BOUND: Duration = Duration::from_secs(5);
-
-/// How many times, from the environment; few by default, so that `make test-kernel` stays short.
-fn times(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |t| t.parse().unwrap())
-}
 
 /// The service and the job, in their groups, with what they were given before.
 struct Bed {

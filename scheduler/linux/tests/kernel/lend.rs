@@ -3,7 +3,7 @@
 //! The daemon writes down each look and each write, before and after, by one clock. What it wrote is replayed here. In software emulation a move
 //! takes milliseconds: the loop looks every 5 ms, and what is shown is order and completeness, not 50 µs.
 
-use crate::support::{role, until, write, Dice, Group, Process};
+use crate::support::{hold, now_us, role, set, times, until, write, Dice, Group, Process};
 use nix::unistd::{setgid, setuid, Gid, Uid};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,9 @@ use surefoot_linux::actuator::harden::restrict_calls;
 use surefoot_linux::actuator::{Actuator, Allow, DeadMan, Listener, Pattern, Record, RemoteFiles, Terms};
 use surefoot_linux::cgroup::Mounts;
 use surefoot_linux::files::{Files, HostFiles, SharedFiles};
-use surefoot_linux::handed::Handed;
-use surefoot_linux::running;
+use surefoot_linux::{hand_on, running};
 use surefoot_linux::{LocalConfig, LocalLender, LocalServer, Root, Target};
-use surefoot_server::{Allocation, CpuSet, Kind, Lender, Plan, Server};
+use surefoot_server::{CpuSet, Kind, Lender, Plan, Server};
 
 const DAEMON: u32 = 65_534;
 /// Three cores of two threads; two of them may be lent.
@@ -30,15 +29,6 @@ const WEB: &str = "0-5";
 const BATCH: &str = "6";
 const CORES: u32 = 3;
 const POLL_US: u64 = 5000;
-
-fn times(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |t| t.parse().unwrap())
-}
-
-/// Of every process of this machine alike.
-fn now_us() -> u64 {
-    Duration::from(nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap()).as_micros() as u64
-}
 
 /// Files of the actuator, with a line before and after each write of CPUs.
 #[derive(Debug)]
@@ -55,12 +45,7 @@ impl Traced {
 }
 
 impl Files for Traced {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
-    fn open(&self, path: &Path) -> Option<File> {
-        self.inner.open(path)
-    }
+    hand_on!(inner: read, open, make_dir, remove_dir, rename, list, is_dir, is_file, writable, is_here, aside, keep_safe, running);
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let of = path.parent().and_then(|d| d.file_name()?.to_str()).filter(|_| path.ends_with("cpuset.cpus"));
         let Some(of) = of else { return self.inner.write(path, text) };
@@ -68,39 +53,6 @@ impl Files for Traced {
         let done = self.inner.write(path, text);
         self.note(&format!("end {} {of} {}", now_us(), if done.is_ok() { text.trim() } else { "refused" }));
         done
-    }
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.make_dir(path)
-    }
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.inner.list(dir)
-    }
-    fn is_dir(&self, path: &Path) -> bool {
-        self.inner.is_dir(path)
-    }
-    fn is_file(&self, path: &Path) -> bool {
-        self.inner.is_file(path)
-    }
-    fn writable(&self, path: &Path) -> bool {
-        self.inner.writable(path)
-    }
-    fn is_here(&self) -> bool {
-        self.inner.is_here()
-    }
-    fn aside(&self) -> Option<SharedFiles> {
-        self.inner.aside()
-    }
-    fn keep_safe(&self, layout: &surefoot_linux::safe::SafeLayout) -> io::Result<()> {
-        self.inner.keep_safe(layout)
-    }
-    fn running(&self) -> Option<io::Result<Handed>> {
-        self.inner.running()
     }
 }
 
@@ -137,10 +89,6 @@ fn actuate(dir: &Path) {
         restrict_calls().done.unwrap();
         a.serve(&listener, DAEMON, || false)
     });
-}
-
-fn hold(s: &LocalServer, cpus: &str) -> Allocation {
-    Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..Allocation::everything(s.platform()) }
 }
 
 /// Takes over whatever runs: it has no right of its own.
@@ -243,7 +191,7 @@ impl Bed {
 
     /// Lists of both, of one instant: read until the first is the same before and after the second.
     fn lists(&self) -> (CpuSet, CpuSet) {
-        let list = |g: &Group| CpuSet::parse(&g.says("cpuset.cpus")).unwrap();
+        let list = |g: &Group| set(&g.says("cpuset.cpus"));
         loop {
             let (before, batch, after) = (list(&self.web.0), list(&self.batch.0), list(&self.web.0));
             if before == after {
@@ -253,7 +201,7 @@ impl Bed {
     }
 
     fn all_is_back(&self) -> bool {
-        self.lists() == (CpuSet::parse(WEB).unwrap(), CpuSet::parse(BATCH).unwrap())
+        self.lists() == (set(WEB), set(BATCH))
     }
 
     fn trace(&self) -> Trace {
@@ -275,8 +223,7 @@ impl Trace {
     /// Replays the writes. A list is the old one and the new one while it is written.
     fn read(text: &str) -> Self {
         let mut t = Trace::default();
-        let mut lists: BTreeMap<&str, CpuSet> =
-            BTreeMap::from([("web", CpuSet::parse(WEB).unwrap()), ("batch", CpuSet::parse(BATCH).unwrap())]);
+        let mut lists: BTreeMap<&str, CpuSet> = BTreeMap::from([("web", set(WEB)), ("batch", set(BATCH))]);
         let mut first: Option<(u64, &str)> = None;
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -290,7 +237,7 @@ impl Trace {
                 }
                 ("waits", Some(_), [dispatches, _]) => t.dispatches += dispatches.parse::<u64>().unwrap(),
                 ("begin", Some(at), [of, cpus]) => {
-                    let new = CpuSet::parse(cpus).unwrap();
+                    let new = set(cpus);
                     let other = lists[if *of == "web" { "batch" } else { "web" }];
                     assert!(new.union(lists[of]).intersection(other).is_empty(), "{line}: the other list is {other}");
                     // A list of a plan has no second.
@@ -298,7 +245,7 @@ impl Trace {
                 }
                 ("end", Some(at), [of, cpus]) => {
                     assert_ne!(*cpus, "refused", "{line}");
-                    lists.insert(of, CpuSet::parse(cpus).unwrap());
+                    lists.insert(of, set(cpus));
                     if let Some((begun, giver)) = first.take_if(|(_, giver)| giver != of) {
                         t.moves[usize::from(giver != "web")].push(at - begun);
                     }
@@ -366,7 +313,7 @@ fn lend_is_all_back_after_each_kill() {
         let killed = Instant::now();
         let (web, batch) = bed.lists();
         assert!(web.intersection(batch).is_empty(), "kill {n}: web {web}, batch {batch}");
-        lent += u64::from(batch != CpuSet::parse(BATCH).unwrap());
+        lent += u64::from(batch != set(BATCH));
         until("all is back", || {
             let (web, batch) = bed.lists();
             assert!(web.intersection(batch).is_empty(), "after kill {n}: web {web}, batch {batch}");

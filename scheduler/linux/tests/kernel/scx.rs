@@ -1,6 +1,6 @@
 //! Cores that move by their owner in the kernel (sched_ext), on the word of the kernel's own trace of switches.
 
-use crate::support::{read, role, until, write, Dice, Group, Process};
+use crate::support::{hold, now_us, read, role, set, times, until, write, Dice, Group, Process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use surefoot_bpf::{let_in, let_out, scheduler, Class, Let, Owners, Words};
 use surefoot_linux::{LocalConfig, LocalServer, Target};
-use surefoot_server::{Allocation, CpuSet, Kind, Lender, Plan, Server};
+use surefoot_server::{Kind, Lender, Plan, Server};
 
 const TRACING: &str = "/sys/kernel/tracing";
 const STATE: &str = "/sys/kernel/sched_ext/state";
@@ -82,8 +82,7 @@ fn daemon(seed: u64, dir: &str) {
     s.resume().unwrap();
     s.adopt("lender", "lender", Kind::Lc { qos_target_ms: 10.0 }, 6, Target::Cgroup("/lender".into())).unwrap();
     s.adopt("borrower", "borrower", Kind::Be, 1, Target::Cgroup("/borrower".into())).unwrap();
-    let hold = |cpus: &str| Allocation { cpus: set(cpus), shared_cpus: CpuSet::empty(), ..Allocation::everything(s.platform()) };
-    let plan = [("lender", LENDER), ("borrower", BORROWER)].map(|(id, cpus)| (id.to_string(), hold(cpus)));
+    let plan = [("lender", LENDER), ("borrower", BORROWER)].map(|(id, cpus)| (id.to_string(), hold(&s, cpus)));
     s.apply(&Plan::whole(BTreeMap::from(plan))).unwrap();
     let (lease, _) = s.could_lend("lender", "borrower").unwrap();
     let mut lender = s.grant(lease).unwrap();
@@ -91,7 +90,7 @@ fn daemon(seed: u64, dir: &str) {
         lender.lend(2).unwrap();
         return println!("ready");
     }
-    let mut times = fs::File::create(format!("{dir}/times")).unwrap();
+    let mut took_us = fs::File::create(format!("{dir}/times")).unwrap();
     println!("ready");
     let mut dice = Dice(seed);
     // One thread does both: in emulation a second one may be silent for longer than a lease lives.
@@ -102,7 +101,7 @@ fn daemon(seed: u64, dir: &str) {
             let lent = lender.lend(cores).unwrap();
             let took = now_us() - start;
             assert!(lent.cores + lent.to_come - lent.returning == cores && lent.cores <= 2, "{cores}: {lent:?}");
-            writeln!(times, "{took}").unwrap();
+            writeln!(took_us, "{took}").unwrap();
             std::thread::sleep(Duration::from_micros(dice.between(100, 5000)));
         }
         s.observe();
@@ -127,10 +126,6 @@ fn seen() -> Words {
     let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(SEEN).unwrap();
     file.set_len(8 * 64).unwrap();
     Words::map(file, 64).unwrap()
-}
-
-fn set(text: &str) -> CpuSet {
-    CpuSet::parse(text).unwrap()
 }
 
 /// Groups that are another's to remove.
@@ -199,8 +194,11 @@ fn services(bursts: u32, bullies: u32) -> ([Group; 2], [Process; 2]) {
     (groups, processes)
 }
 
-fn times(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |n| n.parse().unwrap())
+/// Every thread of both was in, and is out from now on.
+fn all_out(groups: &[Group; 2]) {
+    for group in groups {
+        group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap()));
+    }
 }
 
 /// Its threads but those that wait for the end of the test.
@@ -216,11 +214,6 @@ fn all_go_on(p: &Process) {
     };
     let before = ran();
     until("every thread goes on", || ran().iter().zip(&before).all(|(now, then)| now > then));
-}
-
-/// The clock of the trace, µs.
-fn now_us() -> u64 {
-    Duration::from(nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap()).as_micros() as u64
 }
 
 fn quantiles(what: &str, mut us: Vec<u64>) {
@@ -440,9 +433,7 @@ fn a_killed_loader_leaves_nothing_behind() {
             });
         }
     }
-    for group in &groups {
-        group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap()));
-    }
+    all_out(&groups);
 }
 
 /// A thread of the lender that is pinned to a CPU that is lent goes first there. One of the borrower that is pinned to a CPU that is not lent
@@ -476,9 +467,7 @@ fn pinned_threads_stall_nobody() {
     let refused = bed.borrower.give(&set("4-5")).unwrap_err().to_string();
     assert!(refused.contains("the kernel ended the scheduler"), "{refused}");
     write(groups[1].file("cpuset.cpus"), BORROWER).unwrap();
-    for group in &groups {
-        group.cgroup().tids().into_iter().for_each(|tid| assert!(let_out(tid).unwrap()));
-    }
+    all_out(&groups);
 }
 
 /// A lease of a server with the rights moves by owner: both lists stay, ticks included. A server that is killed leaves the lease to the next

@@ -1,19 +1,14 @@
 //! The whole server on real groups. Processes sleep where only their place counts: a change of a cpuset waits for every CPU, which
 //! in software emulation takes long where all of them spin.
 
-use crate::support::{settings, until, write, Group, Process, MIB};
+use crate::support::{hold, settings, until, write, Group, Process, MIB};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use surefoot_linux::{LocalConfig, LocalServer, Target};
-use surefoot_server::{Allocation, CpuSet, Kind, Plan, Server};
+use surefoot_server::{Allocation, Kind, Plan, Server};
 
 const LC: Kind = Kind::Lc { qos_target_ms: 10.0 };
-
-fn hold(s: &LocalServer, cpus: &str) -> Allocation {
-    let all = Allocation::everything(s.platform());
-    Allocation { cpus: CpuSet::parse(cpus).unwrap(), shared_cpus: CpuSet::empty(), ..all }
-}
 
 fn plan(of: &[(&str, Allocation)]) -> Plan {
     Plan::whole(of.iter().map(|(id, a)| (id.to_string(), a.clone())).collect())

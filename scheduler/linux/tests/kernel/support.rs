@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 use surefoot_linux::cgroup::{Cgroup, Mounts};
-use surefoot_linux::Root;
+use surefoot_linux::{LocalServer, Root};
+use surefoot_server::{Allocation, CpuSet, Server};
 
 pub const MOUNT: &str = "/sys/fs/cgroup";
 /// Far more than anything here takes on a loaded machine in software emulation.
@@ -24,6 +25,25 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// How often a test does what it does at random, from the environment; few by default, so that `make test-kernel` stays short.
+pub fn times(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |n| n.parse().unwrap())
+}
+
+/// Of every process of this machine alike, and of the kernel's trace.
+pub fn now_us() -> u64 {
+    Duration::from(nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap()).as_micros() as u64
+}
+
+pub fn set(cpus: &str) -> CpuSet {
+    CpuSet::parse(cpus).unwrap()
+}
+
+/// These CPUs alone, and everything else.
+pub fn hold(s: &LocalServer, cpus: &str) -> Allocation {
+    Allocation { cpus: set(cpus), shared_cpus: CpuSet::empty(), ..Allocation::everything(s.platform()) }
 }
 
 pub fn read(path: impl AsRef<Path>) -> String {
