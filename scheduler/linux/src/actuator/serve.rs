@@ -144,7 +144,7 @@ impl Actuator {
     /// Answer one message. Everything refused is logged with path and rule.
     pub fn handle(&mut self, message: &[u8]) -> Reply {
         let (hands, dead_man) = (&self.hands, &mut self.dead_man);
-        hands.handle(message, &mut |ops| hands.keep(dead_man.as_mut(), ops))
+        hands.handle(message, &mut |ops| hands.keep(dead_man.as_mut(), ops)).0
     }
 }
 
@@ -186,21 +186,22 @@ impl Hands {
         Ok(())
     }
 
-    fn handle(&self, message: &[u8], keep: Keep<'_>) -> Reply {
+    /// The reply, and descriptors that go along.
+    fn handle(&self, message: &[u8], keep: Keep<'_>) -> (Reply, &[OwnedFd]) {
         let request = match decode(message) {
             Ok(r) => r,
             Err(e) => {
                 tracing::warn!("refused a message of {} bytes: {e}", message.len());
-                return Reply::refused(libc::EPROTO, e.to_string());
+                return (Reply::refused(libc::EPROTO, e.to_string()), &[]);
             }
         };
         if request == Request::Running {
             return match self.running.as_ref() {
-                Ok(handed) => Reply::done(handed.said.as_bytes()),
-                Err(why) => Reply::refused(libc::EOPNOTSUPP, why.as_str()),
+                Ok(handed) => (Reply::done(handed.said.as_bytes()), &handed.descriptors),
+                Err(why) => (Reply::refused(libc::EOPNOTSUPP, why.as_str()), &[]),
             };
         }
-        match self.carry_out(&request, keep) {
+        let reply = match self.carry_out(&request, keep) {
             Ok(Ok(payload)) => Reply::done(payload),
             Ok(Err(e)) => Reply::failed(&e),
             Err((path, rule)) => {
@@ -209,7 +210,8 @@ impl Hands {
                 tracing::warn!("refused {words}");
                 Reply::refused(libc::EPERM, words)
             }
-        }
+        };
+        (reply, &[])
     }
 
     /// The outer error is a refusal, the inner one the kernel's.
@@ -358,10 +360,9 @@ impl Hands {
             Err(Errno::EINTR | Errno::EAGAIN) => return true,
             Err(_) => return false,
         };
-        let reply = self.handle(&buffer[..n], keep);
-        match self.running.as_ref() {
-            Ok(handed) if decode(&buffer[..n]) == Ok(Request::Running) => hand_over(client, &reply, &handed.descriptors),
-            _ => tell(client, &reply),
+        match self.handle(&buffer[..n], keep) {
+            (reply, []) => tell(client, &reply),
+            (reply, along) => hand_over(client, &reply, along),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Area, Lend, Node};
 use crate::cgroup::{Mounts, Version};
 use crate::discover::{discover_with, online, WHOLE_CORE_CPUS};
 use crate::engine::Engine;
-use crate::local::locate;
+use crate::local::{locate, LEAST_BETWEEN_FILES};
 use crate::owners;
 use crate::procfs;
 use crate::root::Root;
@@ -90,7 +90,7 @@ fn readings(root: &Root, node: &Node<'_>, lend: &Lend, a: &mut Area) {
     if let (true, Some(Ok(how))) = (running::is_forbidden(&none), node.through_actuator(root)) {
         return a.have(&name, &why, format!("{how}: programs in the kernel (BPF), where its log says \"loaded\""));
     }
-    let slow_ms = poll_ms.max(1.0);
+    let slow_ms = poll_ms.max(LEAST_BETWEEN_FILES.as_secs_f64() * 1e3);
     let read =
         format!("running threads are read from /proc every {slow_ms} ms, not every 50 us, and single waits are not known (no BPF: {none})");
     // Of this process, which has run: the counters are there or not for all.

@@ -26,6 +26,9 @@ use surefoot_server::{Allocation, CpuSet, Lease, LendError, Lender, Lent, Server
 /// A lender that has asked for nothing for so long hangs: 40 windows of SmartHarvest.
 pub const MOST_SILENT: Duration = Duration::from_secs(1);
 
+/// Between two looks at a file of each thread, at least: one takes about as long.
+pub const LEAST_BETWEEN_FILES: Duration = Duration::from_millis(1);
+
 /// Shorter pauses are spent waiting on the CPU: a sleep takes some 60 µs more than was asked for.
 const SPIN_US: u64 = 100;
 
@@ -155,9 +158,6 @@ impl Loans {
     /// What comes back is the lender's when this returns, but for a thread of the borrower that takes longer than [`MOST_WAITED`] to leave.
     fn move_by_owner(&self, lender: &str, borrower: &str, cpus: CpuSet, lends: bool) -> io::Result<()> {
         let Some(moves) = &self.moves else { return Err(io::Error::other("the scheduler has gone")) };
-        if let Some(why) = moves.ended() {
-            return Err(io::Error::other(why));
-        }
         moves.give(if lends { borrower } else { lender }, cpus)?;
         let end = Instant::now() + MOST_WAITED;
         while !lends && moves.uses(borrower, &cpus) && Instant::now() < end {

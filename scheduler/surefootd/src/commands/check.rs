@@ -61,13 +61,16 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
 
 /// What services are to lend, with what its policy asks of the host.
 fn lends(config: &NodeConfig) -> Vec<Lend> {
-    let lend = |l: &crate::stage::config::Lend| Lend {
-        lender: l.lender.clone(),
-        borrower: l.borrower.clone(),
-        poll_ms: l.poll_ms,
-        wants_waiting: Harvester::named(&l.policy, 2, 1, &l.settings).is_ok_and(|h| h.wants_waiting()),
-        // The first question begins a period, the second comes after its end.
-        wants_waits: Harvester::named(&l.policy, 2, 1, &l.settings).is_ok_and(|mut h| h.wants_waits(0) || h.wants_waits(u64::MAX / 2)),
+    let lend = |l: &crate::stage::config::Lend| {
+        let policy = Harvester::named(&l.policy, 2, 1, &l.settings);
+        Lend {
+            lender: l.lender.clone(),
+            borrower: l.borrower.clone(),
+            poll_ms: l.poll_ms,
+            wants_waiting: policy.as_ref().is_ok_and(Harvester::wants_waiting),
+            // The first question begins a period, the second comes after its end.
+            wants_waits: policy.is_ok_and(|mut h| h.wants_waits(0) || h.wants_waits(u64::MAX / 2)),
+        }
     };
     config.lends.iter().map(lend).collect()
 }

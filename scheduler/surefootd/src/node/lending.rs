@@ -14,14 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use surefoot_harvest::{Harvester, Settings, Stop, Tally};
-use surefoot_linux::local::LocalLender;
+use surefoot_linux::local::{LocalLender, LEAST_BETWEEN_FILES};
 use surefoot_linux::LocalServer;
 use surefoot_server::{LendError, Lender, Observation, Server};
 
 /// Between two reports of a lender's thread, µs: as often as a tick looks.
 const REPORT_US: u64 = 100_000;
-/// Between two looks at a file of each thread, at least, µs.
-const LEAST_FILES_US: u64 = 1000;
 /// Pause before the next lease after a fault: at first, and at most after twice as long each time, ms.
 const PAUSE_MS: u64 = 1000;
 const MOST_PAUSE_MS: u64 = 60_000;
@@ -293,13 +291,13 @@ impl Loan {
 
 /// Settings for what can be seen, with the pause that is another one, ms: a look at files takes too long for less than a millisecond.
 fn as_seen(settings: &Settings, files: Option<&str>) -> (Settings, Option<f64>) {
-    let mut settings = *settings;
+    let (mut settings, least_us) = (*settings, LEAST_BETWEEN_FILES.as_micros() as u64);
     let polls = [&mut settings.window.poll_us, &mut settings.caladan.poll_us];
-    if files.is_none() || *polls[0] >= LEAST_FILES_US {
+    if files.is_none() || *polls[0] >= least_us {
         return (settings, None);
     }
-    polls.into_iter().for_each(|us| *us = LEAST_FILES_US);
-    (settings, Some(LEAST_FILES_US as f64 * 1e-3))
+    polls.into_iter().for_each(|us| *us = least_us);
+    (settings, Some(least_us as f64 * 1e-3))
 }
 
 /// A lender's thread.
