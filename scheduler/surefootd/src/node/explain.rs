@@ -131,6 +131,16 @@ impl Since {
     }
 }
 
+impl Since {
+    /// Whether something was so late; not known without a time of day.
+    fn has(self, at_ms: Option<u64>, now_ms: u64) -> bool {
+        at_ms.is_some_and(|at| match self {
+            Since::At(t) => at >= t,
+            Since::Ago(ms) => at >= now_ms.saturating_sub(ms),
+        })
+    }
+}
+
 impl Story {
     /// # Errors
     /// [`Error::BadInput`] where there is no journal, [`Error::Failed`] where it cannot be read.
@@ -159,22 +169,12 @@ impl Story {
             let runs = &story.runs;
             // Reports have no time of day of their own; the run that they belong to has.
             let begun = |run: Option<usize>| runs.get(run?)?.at_ms;
-            story.withheld.retain(|(run, w)| match (begun(*run).map(|at| at.saturating_add(w.t_ms)), since) {
-                (Some(at), Since::At(t)) => at >= t,
-                (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
-                (None, _) => false,
-            });
-            story.lends.retain(|(_, l)| match (l.at_ms, since) {
-                (Some(at), Since::At(t)) => at >= t,
-                (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
-                (None, _) => false,
-            });
             let newest = story.records.values().next_back().map(|(run, r)| (*run, r.t_ms));
+            story.withheld.retain(|(run, w)| since.has(begun(*run).map(|at| at.saturating_add(w.t_ms)), now_ms));
+            story.lends.retain(|(_, l)| since.has(l.at_ms, now_ms));
             story.records.retain(|_, (run, r)| match (r.at_ms, since) {
-                (Some(at), Since::At(t)) => at >= t,
-                (Some(at), Since::Ago(ms)) => at >= now_ms.saturating_sub(ms),
-                (None, Since::At(_)) => false,
                 (None, Since::Ago(ms)) => newest.is_some_and(|(last, t)| *run == last && r.t_ms >= t.saturating_sub(ms)),
+                (at, since) => since.has(at, now_ms),
             });
         }
         Ok(story)
@@ -256,17 +256,13 @@ impl Story {
         } else if has("lend") {
             let line: LendLine = serde_json::from_value(v)?;
             if [&line.lender, &line.borrower].into_iter().any(|id| asked(id)) {
-                self.lends.push((self.runs.len().checked_sub(1), line));
-                let surplus = self.lends.len().saturating_sub(wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
-                self.lends.drain(..surplus);
+                add(&mut self.lends, (self.runs.len().checked_sub(1), line), wanted);
             }
         } else if let Some(report) = v.get("report") {
             let said = serde_json::from_value(report.clone())?;
             if let (Report::Withheld { service, why }, Some(t_ms)) = (said, v.get("t_ms").and_then(Value::as_u64)) {
                 if asked(&service) {
-                    self.withheld.push((self.runs.len().checked_sub(1), Withheld { t_ms, service, why }));
-                    let surplus = self.withheld.len().saturating_sub(wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
-                    self.withheld.drain(..surplus);
+                    add(&mut self.withheld, (self.runs.len().checked_sub(1), Withheld { t_ms, service, why }), wanted);
                 }
             }
         } else if !has("error") {
@@ -290,6 +286,13 @@ impl Story {
     fn run_of(&self, index: Option<usize>) -> Option<&RunLine> {
         self.runs.get(index?)
     }
+}
+
+/// One more of what belongs to no action; the oldest go where that is more than was asked for.
+fn add<T>(to: &mut Vec<T>, new: T, wanted: &Wanted) {
+    to.push(new);
+    let surplus = to.len().saturating_sub(wanted.last.unwrap_or(MOST_RECORDS).min(MOST_RECORDS));
+    to.drain(..surplus);
 }
 
 /// Whether a first line that is being written may become a journal's.
