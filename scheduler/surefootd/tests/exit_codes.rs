@@ -240,6 +240,8 @@ const USAGE: &[(&str, &str)] = &[
     ("check --colour", "'--colour'"),
     ("top --url a --config b", "cannot be used with"),
     ("eval --seeds -1", "'--seeds <N>': -1 is not in 1..=100000"),
+    ("harvest-eval --worlds test:1 --load-shares -1", "'--load-shares <SHARES>': no share of a load. Give 0.001 to 10"),
+    ("harvest-eval --worlds test:1 --load-shares 0.5,0.5 --out h", "--load-shares: 0.5 is named twice"),
     ("check --server \u{1b}[31mred", "--server \\u{1b}[31mred: is neither"),
 ];
 

@@ -205,7 +205,7 @@ pub struct HarvestEval {
     #[arg(long, value_name = "RANGE:N")]
     pub worlds: Vec<String>,
     /// Loads of drawn workloads as shares of their own, comma-separated, e.g. 0.05,0.3,1
-    #[arg(long, value_delimiter = ',', value_name = "SHARES", requires = "worlds", default_value = "1", value_parser = load_share)]
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", requires = "worlds", default_value = "1", allow_negative_numbers = true, value_parser = load_share)]
     pub load_shares: Vec<f64>,
     /// Policies in place of each experiment's own (f10, f11, f13, f14 keep theirs), comma-separated: no-harvest, fixed-buffer-N, prev-peak, prev-peak-N, smartharvest, wait-budget, caladan
     #[arg(long, value_delimiter = ',', value_parser = trimmed, value_name = "NAMES")]

@@ -56,6 +56,9 @@ pub fn eval(args: &cli::HarvestEval) -> Result<()> {
     }
     each_once("--policies", &args.policies)?;
     each_once("--experiments", &args.experiments)?;
+    if let Some(twice) = args.load_shares.iter().enumerate().find_map(|(i, share)| args.load_shares[..i].contains(share).then_some(share)) {
+        return Err(Error::BadInput(format!("--load-shares: {twice} is named twice. Name it once")));
+    }
     let at = VirtualTarget::of_platform(PLATFORM, args.profiles.as_deref())?;
     let mut bursts = at.profiles.bursts.clone();
     let worlds = args.worlds.iter().map(|w| w.parse::<Worlds>().map_err(|e| Error::BadInput(format!("--worlds {e}"))));
