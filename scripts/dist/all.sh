@@ -37,17 +37,16 @@ remap="--remap-path-prefix=$repo=. --remap-path-prefix=$build=target --remap-pat
 prefix_map="-ffile-prefix-map=$repo=. -ffile-prefix-map=$build=target -ffile-prefix-map=$cargo_home=cargo -g0"
 # What loads programs into the kernel is linked with libelf and zlib. They have a folder of their own: what else this machine has beside
 # them is of its glibc.
-libraries=/usr/lib/$arch-linux-gnu
 native=$build/native/$arch
 features=()
-if [ -e "$libraries/libelf.a" ] && [ -e "$libraries/libz.a" ] && ! grep -q ZSTD_ "$libraries/libelf.a" && command -v clang >/dev/null; then
+if libraries=$(scripts/bpf-libraries.sh "$arch" 2>&1); then
   rm -rf "$native"
   mkdir -p "$native/include"
   cp -L "$libraries/libelf.a" "$libraries/libz.a" "$native/"
   cp -L /usr/include/{libelf.h,gelf.h,zlib.h,zconf.h} "$native/include/"
   export "LIBBPF_SYS_LIBRARY_PATH_${triple//-/_}=$native" LIBBPF_SYS_EXTRA_CFLAGS="-I$native/include"
 else
-  say "no clang, or no libelf.a (one without zstd) and libz.a in $libraries: without programs for the kernel, so that lenders read /proc"
+  say "without programs for the kernel, so that lenders read /proc: $libraries"
   features=(--no-default-features)
 fi
 say "building for $triple, glibc $glibc"
