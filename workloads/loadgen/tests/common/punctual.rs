@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Measurements before giving up.
 pub const TRIES: u32 = 12;
-/// A host that wakes a sleeping thread later than this, once in a hundred times, cannot pace requests: the load generator's own
-/// strictest limit on its send lag.
-const LATE: Duration = Duration::from_millis(1);
+/// A host that wakes a sleeping thread later than this, once in a hundred times, cannot pace requests: the strictest limit of the load
+/// generator's verdict (`Rules::bias_floor_ms`), by which measurements are called spoilt.
+const LATE: Duration = Duration::from_micros(200);
 /// Controls that must find the host late before spoilt measurements are put down to it and given up.
 const LATE_CONTROLS: u32 = 5;
 
