@@ -29,10 +29,16 @@ bench surefoot-vserver "$out/vserver.txt"
 echo "== models: one inference, one on-line learning step"
 bench surefoot-learn "$out/learn.txt"
 
-# The data go to a folder of their own, 2.5 GB for the paper's campaign, and are removed after each run.
 echo "== policies below a tick: one reading, one window"
 bench surefoot-harvest "$out/harvest.txt"
+# Without these programs (scripts/bpf-flags.sh) there is nothing to measure.
+if [ -z "$(scripts/bpf-flags.sh)" ]; then
+  bench surefoot-bpf "$out/bpf.txt"
+else
+  echo "NOT RUN: programs for the kernel cannot be linked here (scripts/bpf-flags.sh)" | tee "$out/bpf.txt"
+fi
 
+# The data go to a folder of their own, 2.5 GB for the paper's campaign, and are removed after each run.
 echo "== sweep to Parquet, $(nproc) threads: the demo's campaign five times, linearity, the OSML+ paper's campaign"
 python3 scripts/bench/sweep.py "$bin/surefootd" "$out/sweep" | tee "$out/sweep.txt"
 
