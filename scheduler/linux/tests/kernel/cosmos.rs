@@ -3,8 +3,14 @@
 
 use crate::support::{role, settings, times, until, write, Dice, Group, Process, MIB};
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use surefoot_linux::actuator::{Actuator, Allow, DeadMan, Listener, Pattern, Record, RemoteFiles};
+use surefoot_linux::cgroup::Mounts;
+use surefoot_linux::files::HostFiles;
 use surefoot_linux::floor::{self, Offer, Pages};
 use surefoot_linux::memory::{Lowering, Pace};
 use surefoot_linux::{LocalConfig, LocalServer, Root, Target};
@@ -99,7 +105,11 @@ impl Bed {
 }
 
 fn open(state: PathBuf) -> LocalServer {
-    let mut s = LocalServer::open(LocalConfig::new(state)).unwrap();
+    open_in(Root::default(), state)
+}
+
+fn open_in(root: Root, state: PathBuf) -> LocalServer {
+    let mut s = LocalServer::open(LocalConfig { root, ..LocalConfig::new(state) }).unwrap();
     s.adopt("service", "service", Kind::Lc { qos_target_ms: 10.0 }, 2, Target::Cgroup("/service".into())).unwrap();
     s.adopt("batch", "batch", Kind::Be, 1, Target::Cgroup("/batch".into())).unwrap();
     s
@@ -247,6 +257,48 @@ fn cosmos_random_plans_kill_nothing() {
     s.reset().unwrap();
     bed.check_given_back();
     bed.check_alive();
+}
+
+/// Also where a test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Through the actuator the same: it reclaims for its client, in a thread beside its other work, and the limit follows.
+#[test]
+#[ignore = "needs root and a machine of its own; run by make test-kernel"]
+fn cosmos_reclaims_through_the_actuator() {
+    let bed = Bed::new();
+    let (root, at, stop) = (Root::default(), bed.state.path().join("actuator"), AtomicBool::new(false));
+    let groups = [&bed.service.0, &bed.batch.0].map(|g| Pattern::literal(&g.name()).unwrap());
+    let allow = Allow::new(&Mounts::read(&root), None, groups.to_vec());
+    let files = Arc::new(HostFiles);
+    let dead_man = DeadMan::open(&bed.state.path().join("held"), "boot", Instant::now()).unwrap();
+    let record = Record::open(dead_man.folder().as_fd().try_clone_to_owned().unwrap(), "boot", files.clone(), root.clone()).unwrap();
+    let actuator = Actuator::new(allow, files, root).with_dead_man(dead_man).with_record(record).unwrap();
+    let mut actuator = actuator.with_aside(|| ()).unwrap();
+    let listener = Listener::bind(&at).unwrap();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        scope.spawn(|| actuator.serve(&listener, 0, || stop.load(Ordering::Relaxed)).unwrap());
+        let far = Root::with("/", Arc::new(RemoteFiles::connect(&at).unwrap()));
+        let mut s = open_in(far, bed.state.path().join("daemon"));
+        let memory = 360 * MIB;
+        s.apply(&plan(&s, 4, memory, 100 * MIB, 0)).unwrap();
+        let begun = Instant::now();
+        while bed.service.0.says("memory.max") != memory.to_string() {
+            tick(&mut s, Duration::from_secs(1));
+            assert!(begun.elapsed() < Duration::from_secs(180), "{}: {:?}", bed.says(), s.limits());
+        }
+        println!("{:.0} s: {}", begun.elapsed().as_secs_f64(), bed.says());
+        assert!(bed.service.0.keyed("memory.stat", "zswpout ") > 1000, "the pool took nothing");
+        s.reset().unwrap();
+    });
+    bed.check_given_back();
 }
 
 /// A daemon that is killed at any instant leaves what the next one gives back.
