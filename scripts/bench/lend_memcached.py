@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """What lending does to a real memcached on this machine's two CPUs: p99 and harvested CPU under each policy, round by round.
 
-memcached has both CPUs, a bully of two spinning threads none. A policy of `scheduler/harvest` lends the second CPU: memcached keeps the
-first, and the bully runs on the second. It is frozen at all other times. The client has real-time priority, so neither makes it late.
-Beside these policies stand `alone` (no bully, no looks) and what an operator does without us: `shares` (the bully on both CPUs at the
-least cpu.shares) and `idle` (the same with SCHED_IDLE). In each round every policy runs once, in another order.
+memcached has both CPUs, a bully of two spinning threads none. A policy of `scheduler/harvest` lends the second CPU: memcached
+keeps the first, and the bully runs on the second. It is frozen at all other times. The client has real-time priority, so that
+neither makes it late. Beside these policies stand `alone` (no bully, no looks) and what an operator does without us: `shares`
+(the bully on both CPUs at the least cpu.shares) and `idle` (the same with SCHED_IDLE).
+In each round every policy runs once, in another order.
 
     cargo build --release --locked -p surefoot-loadgen && cargo build --release --locked -p surefootd --example lend_two_cpus
     scripts/bench/lend_memcached.py target/release OUT [--rounds 20] [--threads 2] [--seconds 8] [--warm-up 3] [--table]
 
-OUT gets setup.json, rows.csv (a row as soon as it is measured) and table.md. A run that was stopped goes on with the same command.
-Needs root, cgroups of version 1, memcached, g++, chrt (util-linux) and a quiet machine of two CPUs.
+OUT gets setup.json, rows.csv (a row as soon as it is measured) and table.md. A run that was stopped goes on with the same
+command. Needs root, cgroups of version 1, memcached, g++, chrt (util-linux) and a quiet machine of two CPUs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -355,7 +355,9 @@ class Processes:
     def end(self) -> None:
         for process in self.all:
             if process.stdin:
-                process.stdin.close()
+                # What ended by itself cannot be told.
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
         sweep()
         for process in self.all:
             process.kill()
@@ -391,6 +393,7 @@ class Setup:
     client_cpu: int
     connections: int
     value_bytes: int
+    spin_us: int
     rps: float
     # That of memcached alone at this rate, when it was chosen; None: the rate was given.
     calibrated_cpu: float | None = None
@@ -509,6 +512,7 @@ def run(bed: Bed, setup: Setup, policy: str, rps: float, seconds: float, number:
             f"{setup.warm_up:g}s",
         ]
         load += ["--connections", str(setup.connections), "--value-bytes", str(setup.value_bytes), "--cpu", str(setup.client_cpu)]
+        load += ["--spin-us", str(setup.spin_us)]
         load += ["--seed", str(max(number, 1)), "--control", "load.sock", "--out", "load.json", "--overwrite", "--json"]
         client = processes.start("client", [str(bed.binaries / "surefoot-loadgen"), *load], ("cpuacct",))
         begin = measured_from(processes, client)
@@ -549,7 +553,7 @@ def as_row(report: dict[str, Any], first: Moment, last: Moment, which: tuple[int
         stolen_cpu=(last.stolen_s - first.stolen_s) / span,
         p50_ms=report["response_time"]["p50"]["value_ms"],
         p99_ms=report["response_time"]["p99"]["value_ms"],
-        verdict=report["verdict"],
+        verdict=report["verdict"]["kind"],
         lent_cores=more("lent_us") / max(more("at_us"), 1),
         looks=more("looks"),
         idle_looks=seen[0],
@@ -570,18 +574,16 @@ def calibrate(bed: Bed, setup: Setup, start: float) -> tuple[float, float]:
     rps = start
     for attempt in range(1, 9):
         row = run(bed, setup, "alone", rps, CALIBRATE_S)
-        say(
-            f"calibration {attempt}: {rps:.0f} rps, {row.primary_cpu:.3f} of a CPU, the client {row.client_cpu:.3f}, {row.verdict}"
-        )
+        used = f"memcached {row.primary_cpu:.3f} of a CPU, client {row.client_cpu:.3f}, others {row.other_cpu:.3f}"
+        say(f"calibration {attempt}: {rps:.0f} rps, {used}, {row.verdict}")
         if abs(row.primary_cpu - WANTED_CPU) <= NEAR:
             return round(rps), row.primary_cpu
         # A server that is far behind uses as much at any rate.
         rps *= min(max(WANTED_CPU / max(row.primary_cpu, 0.01), 0.3), 3.0)
     if BAND[0] <= row.primary_cpu <= BAND[1]:
         return round(rps), row.primary_cpu
-    fail(
-        f"no rate gives memcached {WANTED_CPU:.0%} of a CPU: the last gave {row.primary_cpu:.0%}. Quiet the machine, or give --rps"
-    )
+    last = f"the last gave {row.primary_cpu:.0%}"
+    fail(f"no rate gives memcached {WANTED_CPU:.0%} of a CPU: {last}. Quiet the machine, or give --rps")
 
 
 # ---------------------------------------------------------------- all runs
@@ -634,7 +636,16 @@ def checked(args: argparse.Namespace) -> None:
         fail("a policy is named twice")
     if BASE not in args.policies:
         fail(f"--policies without {BASE}: ratios are to it. Name it, too")
-    least = {"rounds": 1, "threads": 1, "seconds": 1, "warm_up": 0.1, "poll_us": 50, "connections": 1, "value_bytes": 1}
+    least = {
+        "rounds": 1,
+        "threads": 1,
+        "seconds": 1,
+        "warm_up": 0.1,
+        "poll_us": 50,
+        "connections": 1,
+        "value_bytes": 1,
+        "spin_us": 0,
+    }
     for name, low in least.items():
         if not getattr(args, name) >= low:
             fail(f"--{name.replace('_', '-')} is {getattr(args, name):g}. Give {low} or more")
@@ -733,6 +744,7 @@ def main() -> None:
     parser.add_argument("--client-cpu", type=int, default=1)
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--value-bytes", type=int, default=200)
+    parser.add_argument("--spin-us", type=int, default=0, help="of the client, before it sends: takes the CPU that is lent")
     parser.add_argument("--table", action="store_true", help="only the table of the rows that are there")
     args = parser.parse_args()
     checked(args)
@@ -756,6 +768,7 @@ def main() -> None:
         client_cpu=args.client_cpu,
         connections=args.connections,
         value_bytes=args.value_bytes,
+        spin_us=args.spin_us,
         rps=args.rps or 16_000.0,
     )
     agreed(out, wanted, args.rps is not None)
