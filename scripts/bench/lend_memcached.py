@@ -11,7 +11,7 @@ In each round every policy runs once, in another order.
     scripts/bench/lend_memcached.py target/release OUT [--rounds 20] [--threads 2] [--seconds 8] [--warm-up 3] [--table]
 
 OUT gets setup.json, rows.csv (a row as soon as it is measured) and table.md. A run that was stopped goes on with the same
-command. Needs root, cgroups of version 1, memcached, g++, chrt (util-linux) and a quiet machine of two CPUs.
+command. Needs root, cgroups of version 1, memcached, g++, util-linux and a quiet machine of two CPUs.
 """
 
 from __future__ import annotations
@@ -499,7 +499,9 @@ def run(bed: Bed, setup: Setup, policy: str, rps: float, seconds: float, number:
             until(lambda: state.read_text("ascii").strip() == "FROZEN", "the bully cannot be frozen")
             # Before memcached and the client: a look that comes late sees nothing.
             names = [f"/{GROUP}/primary", f"/{GROUP}/bully", str(setup.poll_us)]
-            look = ["chrt", "--fifo", "2", str(bed.binaries / "examples/lend_two_cpus"), policy, *names]
+            # Pinned to the CPU that may be lent: where a look is taken no thread of memcached is seen to run.
+            lookout = ["taskset", "--cpu-list", second, "chrt", "--fifo", "2", str(bed.binaries / "examples/lend_two_cpus")]
+            look = [*lookout, policy, *names]
             lender = processes.start("lender", look, ("cpuacct",), talks=True)
         load = [
             "--target",
@@ -665,7 +667,7 @@ def host(args: argparse.Namespace) -> str:
         fail(f"this process may use {len(cpus)} CPUs. Run it on two (taskset)")
     if args.client_cpu not in cpus:
         fail(f"--client-cpu is {args.client_cpu}. Choose from {cpus[0]} and {cpus[1]}")
-    for tool in ("memcached", "chrt", "g++"):
+    for tool in ("memcached", "chrt", "taskset", "g++"):
         if not shutil.which(tool):
             fail(f"{tool} is not there. Install it")
     for name, how in (

@@ -4,6 +4,9 @@
 //!
 //! The daemon lends by disjoint lists, and a borrower has a CPU of its own. With two CPUs nothing would be left. Here the borrower has the
 //! second CPU alone and is frozen while nothing is lent. The lender has both CPUs then, and the first one else.
+//!
+//! It is to be pinned to the second CPU: no thread of the primary runs where a look is taken, since the look has just preempted it. On that
+//! CPU one counts as running that waits. A look from the first CPU would find it idle whatever happens there.
 //! A line on stdin asks for a line of counts (JSON). At the end of stdin everything goes back.
 
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
@@ -176,7 +179,12 @@ impl Lender for TwoCpus {
         let own = self.at_hand();
         let mut on = CpuSet::empty();
         match &self.sight {
-            Sight::Programs { primary, .. } => own.iter().filter(|cpu| primary.runs_on(*cpu)).for_each(|cpu| on.insert(cpu)),
+            Sight::Programs { primary, .. } => {
+                own.iter().filter(|cpu| primary.runs_on(*cpu)).for_each(|cpu| on.insert(cpu));
+                if !self.is_lent && primary.waiting_us() > 0.0 {
+                    on = on.union(self.lease.cpus);
+                }
+            }
             Sight::Files { .. } => {
                 let tids = self.primary.tids();
                 let runs = tids.iter().filter_map(|tid| procfs::runs_on(&self.root, *tid).flatten());
