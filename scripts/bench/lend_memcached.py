@@ -457,9 +457,8 @@ def measured_from(processes: Processes, client: subprocess.Popen[str]) -> float:
         here = Path.cwd()
         os.chdir(processes.out)  # a socket's path is short
         try:
-            s.connect("load.sock")
-        except OSError as e:
-            fail(f"the client does not answer: {e}")
+            # A file that is there may not be listened at yet.
+            until(lambda: s.connect_ex("load.sock") == 0, "the client does not answer")
         finally:
             os.chdir(here)
         s.sendall(b"status\n")

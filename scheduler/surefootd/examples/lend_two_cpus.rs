@@ -53,7 +53,7 @@ struct Counts {
 
 /// How threads of the primary are seen.
 enum Sight {
-    Programs { primary: Watched, bully: Watched },
+    Programs { primary: Watched, bully: Box<Watched> },
     Files { waited: BTreeMap<u32, (u64, u64)> },
 }
 
@@ -94,7 +94,7 @@ impl TwoCpus {
         }
         let programs = running::programs(&root, Version::V1).and_then(|programs| {
             let watch = |g: &Cgroup| programs.watch(&root, &mounts, g);
-            Ok(Sight::Programs { primary: watch(&lender)?, bully: watch(&borrower)? })
+            Ok(Sight::Programs { primary: watch(&lender)?, bully: Box::new(watch(&borrower)?) })
         });
         let sight = programs.unwrap_or_else(|why| {
             eprintln!("lend_two_cpus: threads are seen by files, each look takes long: {why}");
