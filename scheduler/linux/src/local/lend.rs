@@ -11,6 +11,7 @@ use super::control::Control;
 use super::limits::Value;
 use super::LocalServer;
 use crate::cgroup::{Cgroup, Knob, Mounts};
+use crate::child::pin;
 use crate::journal::Entry;
 use crate::owners::{self, Moves};
 use crate::procfs;
@@ -290,6 +291,16 @@ impl Loans {
     }
 }
 
+/// CPUs from which a lender with these CPUs is looked at: of those allowed the ones that no service has, else other services'.
+pub(super) fn looks_on(allowed: CpuSet, managed: CpuSet, own: CpuSet) -> CpuSet {
+    let [nobodys, others] = [managed.union(own), own].map(|taken| allowed.difference(taken));
+    if nobodys.is_empty() {
+        others
+    } else {
+        nobodys
+    }
+}
+
 impl LocalServer {
     /// Let CPUs of one service be lent to another, until the lease ends. An earlier lease of the same lender ends first.
     ///
@@ -316,7 +327,7 @@ impl LocalServer {
         let cores = lease.cores(&self.platform);
         let loan =
             Loan { cores, lease: lease.clone(), lent: 0, number, heard: Instant::now(), ending: None, by_owner: false, stale: false };
-        let group = lender.group.clone();
+        let (group, own) = (lender.group.clone(), lender.cpus);
         loans.parties.entry(lease.lender.clone()).or_insert(lender);
         loans.parties.entry(lease.borrower.clone()).or_insert(borrower);
         loans.of.insert(lease.lender.clone(), loan);
@@ -335,6 +346,7 @@ impl LocalServer {
             self.way_said = Some(said);
         }
         Ok(LocalLender {
+            looks_on: looks_on(procfs::may_run_on(0).unwrap_or_default(), self.platform.managed, own),
             lease,
             number,
             loans: self.loans.clone(),
@@ -538,6 +550,8 @@ pub(super) type Loaded = Option<(Instant, Result<Programs, String>)>;
 /// it is read from a file of each thread.
 #[derive(Debug)]
 pub struct LocalLender {
+    /// See [`LocalLender::keep_off`].
+    looks_on: CpuSet,
     lease: Lease,
     number: u64,
     loans: SharedLoans,
@@ -557,6 +571,18 @@ impl LocalLender {
             Sight::Programs(_) => None,
             Sight::Files { why } => Some(why),
         }
+    }
+
+    /// Keep this thread off the lender's CPUs, for good: a look interrupts what runs where it is taken, and that CPU would seem idle. To be
+    /// called by the thread that looks.
+    ///
+    /// # Errors
+    /// Why it looks from a CPU of the lender now and then; it may lend a core too many then.
+    pub fn keep_off(&self) -> io::Result<()> {
+        if self.looks_on.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "this process may run on no others"));
+        }
+        pin(&self.looks_on)
     }
 
     /// The books, while the lease is in force.

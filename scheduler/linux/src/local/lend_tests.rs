@@ -1,6 +1,6 @@
 //! Leases of CPUs: what is lent moves without a plan, and comes back whatever ends it.
 
-use super::lend::MOST_SILENT;
+use super::lend::{looks_on, MOST_SILENT};
 use super::*;
 use crate::files::{HostFiles, SharedFiles};
 use crate::root::tests::{put, tree};
@@ -478,4 +478,15 @@ fn both_sides_lend_alike() {
     virtual_.push(format!("{:?} {:?}", there.lend(1), there.busy()));
     assert_eq!(real, virtual_);
     assert_eq!(here.lease(), there.lease());
+}
+
+/// Looks come from CPUs that are no service's, else from those of other services, never from the lender's.
+#[test]
+fn looks_come_from_elsewhere() {
+    let set = |text: &str| CpuSet::parse(text).unwrap();
+    assert_eq!(looks_on(set("0-7"), set("0-6"), set("0-3")), set("7"));
+    assert_eq!(looks_on(set("0-7"), set("0-7"), set("0-3")), set("4-7"));
+    // An operator keeps the daemon on CPUs of its own.
+    assert_eq!(looks_on(set("2-5"), set("0-7"), set("0-3")), set("4-5"));
+    assert!(looks_on(set("0-3"), set("0-7"), set("0-3")).is_empty());
 }

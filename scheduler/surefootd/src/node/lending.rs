@@ -308,6 +308,12 @@ fn lend(
     report: &Mutex<Report>,
     drive: Drive,
 ) -> Result<(), LendError> {
+    if let (None, Err(e)) = (lender.reads_files(), lender.keep_off()) {
+        let id = &lender.lease().lender;
+        tracing::warn!(
+            "what runs on CPUs of {id} is looked at from one of them, which seems idle then, so a core too many may be lent: {e}"
+        );
+    }
     while !stop.load(Ordering::Relaxed) {
         let until_us = lender.now_us() + REPORT_US;
         let driven = drive(&mut lender, &mut harvester, until_us);
