@@ -16,10 +16,11 @@ from synthetic import Campaign, write
 
 from models import export, features, model_a
 from models.mlp import Mlp
-from pipelines import compare, evaluate, generalise, label, params, train, transfer
+from pipelines import evaluate, generalise, label, params, train, transfer
 from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
-from pipelines.fits import fit_oaa, fitted, holdout, rowfile, tensors
+from pipelines.fits import comparators, fit_oaa, fitted, holdout, rowfile, tensors
+from pipelines.fits.cliff import DISTANCES, cliff_distance
 from pipelines.fits.fit import Start
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -99,7 +100,7 @@ def models(folder: Path) -> Path:
 
 
 def test_steps_to_the_cliff_are_counted_along_the_nearer_axis() -> None:
-    distance = evaluate.cliff_distance(
+    distance = cliff_distance(
         plane_table(
             [
                 [0.1, 0.1, 0.1, 0.1],
@@ -118,8 +119,8 @@ def test_steps_to_the_cliff_are_counted_along_the_nearer_axis() -> None:
 
 
 def test_a_plane_without_a_cliff_is_far_from_it() -> None:
-    assert set(evaluate.cliff_distance(plane_table([[1.5, 2.0], [2.0, 2.0]]))) == {evaluate.DISTANCES}
-    assert set(evaluate.cliff_distance(plane_table([[0.5, 0.2], [float("nan"), 0.0]]))) == {-evaluate.DISTANCES}
+    assert set(cliff_distance(plane_table([[1.5, 2.0], [2.0, 2.0]]))) == {DISTANCES}
+    assert set(cliff_distance(plane_table([[0.5, 0.2], [float("nan"), 0.0]]))) == {-DISTANCES}
 
 
 def test_all_methods_are_asked_about_planes_that_none_was_taught(table: Table) -> None:
@@ -140,13 +141,13 @@ def test_nothing_held_out_is_an_error_with_the_remedy(table: Table) -> None:
         holdout.test_rows(without, 10, 1)
 
 
-@pytest.mark.parametrize("method", list(compare.METHODS))
+@pytest.mark.parametrize("method", list(comparators.METHODS))
 def test_a_comparator_finds_what_can_be_found_and_finds_it_again(method: str) -> None:
     """A linear target, little noise: each method does better than the mean by far, with the same bits every time."""
     rng = np.random.default_rng(1)
     x = rng.random((2000, 3)).astype(np.float32)
     y = 4.0 * x[:, 0].astype(np.float64) + rng.normal(0.0, 0.01, 2000)
-    fit = compare.METHODS[method]
+    fit = comparators.METHODS[method]
     found = fit(x[:1500], y[:1500], x[1500:], P.compare)
     assert np.abs(found - y[1500:]).mean() < 0.25 * np.abs(y[1500:] - y[:1500].mean()).mean()
     assert np.array_equal(found, fit(x[:1500], y[:1500], x[1500:], P.compare))
@@ -156,8 +157,8 @@ def test_the_nearest_neighbour_is_the_label_of_a_training_sample(table: Table) -
     test, known = table.part("test"), table.part("train")
     names = ["alloc_cores", "ipc"]
     x, y = table.matrix(names, known).astype(np.float32), np.arange(len(known), dtype=np.float64)
-    assert np.array_equal(compare.nearest(x, y, x[::7], P.compare), y[::7])
-    assert set(compare.nearest(x, y, table.matrix(names, test).astype(np.float32), P.compare)) <= set(y)
+    assert np.array_equal(comparators.nearest(x, y, x[::7], P.compare), y[::7])
+    assert set(comparators.nearest(x, y, table.matrix(names, test).astype(np.float32), P.compare)) <= set(y)
 
 
 def test_an_error_is_held_against_the_best_comparator() -> None:

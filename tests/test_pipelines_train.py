@@ -26,7 +26,7 @@ from models import export, features, osml_b
 from pipelines import compare, evaluate, label, measures, params, rows, train
 from pipelines.artefact import bundle
 from pipelines.errors import BadInput
-from pipelines.fits import fit_ddpg, fitted, tensors
+from pipelines.fits import comparators, fit_ddpg, fitted, tensors
 from pipelines.io import sha256_file
 from pipelines.pages.card import model_card
 
@@ -102,7 +102,7 @@ def test_every_measure_has_a_name_that_the_gate_may_name(metrics: dict[str, floa
     assert measures.AREA == features.MODEL_A_OUTPUTS
     assert measures.ACTIONS == features.ACTIONS
     assert measures.B_POINTS == osml_b.OUTPUTS
-    assert tuple(compare.METHODS) == measures.METHODS
+    assert tuple(comparators.METHODS) == measures.LEARNERS
 
 
 def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.measures import RATIOS
 from pipelines.pages import training_charts as charts
 from pipelines.pages.metric_words import METHODS, MODELS, describe, other
 from pipelines.pages.page import (
@@ -23,6 +24,7 @@ from pipelines.pages.page import (
     number,
     per_cent,
 )
+from pipelines.pages.published import HIGHER
 from pipelines.pages.training_facts import flat
 from pipelines.samples import VERDICTS
 
@@ -104,7 +106,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         Tile(
             f"errors within {100 * margin:g} % of the best comparator's",
             f"{fair} of {len(compared)}" if compared else "no comparators",
-            "nearest neighbour, linear fit, LightGBM: the best of them for each error"
+            "constant, nearest neighbour, linear fit, LightGBM: the best of them for each error"
             if compared
             else "stage compare was not run",
             "" if compared and fair == len(compared) else "missing",
@@ -129,18 +131,18 @@ def _tiles(facts: Facts) -> list[Tile]:
 
 def _higher(metric: str) -> bool:
     """Whether more is better."""
-    return metric.endswith(("_accuracy", "_reduction_pct"))
+    return metric.endswith((*HIGHER, "_reduction_pct"))
 
 
 def _lacks(metric: str, value: float) -> float:
     """An error: of an accuracy, what it lacks of 1."""
-    return 1 - value if metric.endswith("_accuracy") else value
+    return 1 - value if metric.endswith(HIGHER) else value
 
 
 def _times(e: Mapping[str, Any]) -> float | None:
     """How many times the paper's error ours is."""
     its = _lacks(e["metric"], e["paper"]["value"])
-    return None if _higher(e["metric"]) and not e["metric"].endswith("_accuracy") else _lacks(e["metric"], e["ours"]) / its
+    return None if _higher(e["metric"]) and not e["metric"].endswith(HIGHER) else _lacks(e["metric"], e["ours"]) / its
 
 
 def _span(values: Sequence[float]) -> str:
@@ -251,7 +253,7 @@ def _outside(facts: Facts) -> list[Any]:
         names = ", ".join(_short_name(e["metric"]) for e in reached)
         blocks.append(
             Text(
-                f"On the same rows no simple method (nearest neighbour, linear fit, LightGBM) is within the paper's in "
+                f"On the same rows no simple method (constant, nearest neighbour, linear fit, LightGBM) is within the paper's in "
                 f"{len(compared) - len(reached)} of these {len(compared)}: there the figure says how hard these data are. "
                 + (f"One is in {len(reached)} ({names}): there the network has room." if reached else "")
             )
@@ -286,7 +288,7 @@ def _against_paper(e: Mapping[str, Any]) -> Any:
 
 def _against_best(e: Mapping[str, Any], margin: float) -> Any:
     if e["no_worse"] is None:
-        return "no comparator"
+        return "not judged: one side" if e["comparators"] else "no comparator"
     ratio = e["over_best"]
     text = "" if ratio is None else f"{number(ratio)} × its error"
     if e["no_worse"]:
@@ -308,13 +310,16 @@ def _error_table(errors: Rows, margin: float) -> Table:
                 text + (f" ({version.replace('_', ' ')})" if version else ""),
                 unit,
                 number(e["ours"]),
+                number(e["constant"]),
+                number(e["nearest"]),
                 best,
                 paper,
                 _against_best(e, margin),
                 _against_paper(e),
             ]
         )
-    columns = [Column("figure"), Column("unit"), Column("ours", True), Column("best comparator", True), Column("paper", True)]
+    columns = [Column("figure"), Column("unit"), Column("ours", True), Column("constant", True)]
+    columns += [Column("nearest neighbour", True), Column("best comparator", True), Column("paper", True)]
     return Table([*columns, Column("against the comparator"), Column("against the paper")], rows)
 
 
@@ -326,8 +331,10 @@ def _errors(facts: Facts) -> Section:
     section.blocks.append(
         Text(
             f"{number(metrics.get('test_rows'))} samples of {number(metrics.get('test_planes'))} planes (a service at one load) "
-            "that training never saw. An accuracy is better the higher, every other figure the lower; accuracies are compared by "
-            "what they lack of 1. For Model-A the paper is OSML's, by output: OSML+ only shows bars."
+            "that training never saw. The constant is fitted on training planes: of Model-A the median label, of Model-B “always "
+            "met” or the median of QoS, whichever is better. Shares of what is right are better the higher, every other "
+            "figure the lower; they are compared by what they lack of 1. For Model-A the paper is OSML's, by output: OSML+ only "
+            "shows bars."
         )
     )
     section.blocks.append(_error_table(errors, margin))
@@ -368,7 +375,7 @@ def _errors(facts: Facts) -> Section:
         heads = [Column("figure"), Column("unit"), Column("all", True), Column("carried", True), Column("overloaded", True)]
         section.blocks.append(Table(heads, table))
         shown |= {f"{m}{suffix}" for m in split for suffix in ("_carried", "_overloaded")}
-    rest = [m for m in sorted(metrics) if m not in shown and not m.endswith("_vs_best")]
+    rest = [m for m in sorted(metrics) if m not in shown and not m.endswith(tuple(RATIOS))]
     section.blocks.append(Heading("Other figures"))
     section.blocks.append(
         Table(
