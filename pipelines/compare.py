@@ -28,8 +28,8 @@ def run(rows: Path, labels: Path, out: Path, p: params.Params) -> dict[str, floa
     asked = holdout.questions(table, test, p.train.b.qos_cap, seed)
     rng = np.random.default_rng((p.compare.seed, 4))
     known = comparators.Material.of(table).thinned(p.compare.rows, rng)
-    learners = tuple(comparators.METHODS)
-    metrics = comparators.measure(known, table, test, asked, cliff_distance(table), p, seed, learners)
+    everything = comparators.Asked(table, test, asked, cliff_distance(table))
+    metrics = comparators.measure(known, everything, p, p.train.b, seed, tuple(comparators.METHODS))
     write_json(out / "compare.json", metrics)
     return metrics
 

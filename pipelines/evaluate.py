@@ -8,6 +8,7 @@ training what was measured of its model, also where DVC had no reason to train i
 metrics.json:
 
     a_<output>_mae            mean absolute error of Model-A, in cores, ways or MB/s
+    a_cores_mae, a_ways_mae   of OAA and RCliff, cores and ways apart; a_mae: of all four, as the paper has it
     a_<output>_mae_overloaded of samples whose allocation cannot carry the load; `_carried`: of the others
     a_safe_share              share of test samples whose predicted OAA, rounded up to what can be allocated, meets QoS
     a_safe_but_violates       share of those allocations that were measured and violate QoS
@@ -56,7 +57,7 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import osml_measures, params, tracking
+from pipelines import measures, osml_measures, params, tracking
 from pipelines.errors import BadInput
 from pipelines.fits import balance, comparators, fit, fitted, holdout, signature, tensors
 from pipelines.fits.cliff import DISTANCES, cliff_distance
@@ -95,11 +96,12 @@ def cell_index(table: Table) -> dict[tuple[int, float, float], int]:
 def evaluate_a(table: Table, a: Fitted, test: I64, predicted: F64) -> dict[str, float]:
     """Metrics of Model-A."""
     names = [s.name for s in a.outputs]
-    error = np.abs(predicted - table.labels(names)[table.plane[test]])
+    labels = table.labels(names)[table.plane[test]]
+    error = np.abs(predicted - labels)
     over = holdout.overloaded(table, test)
-    metrics: dict[str, float] = {}
+    metrics = balance.area_errors(predicted, labels, names)
     for k, name in enumerate(names):
-        for suffix, where in (("", np.ones(len(test), dtype=bool)), ("_overloaded", over), ("_carried", ~over)):
+        for suffix, where in (("_overloaded", over), ("_carried", ~over)):
             value = mean_where(error[:, k], where)
             if np.isfinite(value):
                 metrics[f"a_{name}_mae{suffix}"] = value
@@ -148,7 +150,8 @@ def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: 
 def against_best(metrics: dict[str, float], compared: dict[str, float]) -> dict[str, float]:
     """Each error over the least of the comparators'."""
     ratios: dict[str, float] = {}
-    for name in [n for n in metrics if n.endswith("_mae")]:
+    of_points = {f"a_{point}" for point in measures.POINTS}
+    for name in [n for n in metrics if n.endswith("_mae") and n not in of_points]:
         others = [v for n, v in compared.items() if n.startswith(f"{name}_")]
         if others and min(others) > 0:
             ratios[f"{name.removesuffix('_mae')}_vs_best"] = metrics[name] / min(others)
@@ -287,7 +290,8 @@ def run(
         compared = read_json(compare / "compare.json", "the figures of the stage `compare`")
         metrics |= compared | against_best(metrics, compared)
     else:
-        metrics |= comparators.measure(comparators.Material.of(table), table, test, asked, distance, p, seed)
+        everything = comparators.Asked(table, test, asked, distance)
+        metrics |= comparators.measure(comparators.Material.of(table), everything, p, p.train.b, seed)
     metrics |= balance.against_simple(metrics, table.platform)
 
     outputs = [s.name for s in a.outputs]

@@ -255,6 +255,9 @@ class Generalise(_Section):
 
     max_rows: int = Field(default=300_000, ge=1)
     seed: int = 1
+    trainings: int = Field(
+        default=1, ge=1, description="fits of each, with seeds `seed`, `seed` + 1 and so on: how far they scatter"
+    )
     a: Regression = Regression()
     b: ModelB = ModelB()
 

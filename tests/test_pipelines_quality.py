@@ -284,7 +284,7 @@ def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, mode
     out = folder / "transfer"
     found = transfer.run(folder / "big-rows", folder / "big-label", models, out, P)
     fits = rows_of((out / "transfer.csv").read_bytes())
-    assert len(fits) == 2 * 2 * (2 * 2 + 1)  # models, seeds, shares x beginnings + one frozen
+    assert len(fits) == 2 * 2 * (2 * 4 + 1)  # models, seeds, shares x beginnings and comparators + one frozen
     assert found == json.loads((out / "transfer.json").read_text())
 
     def mean(**wanted: str) -> float:
@@ -294,6 +294,8 @@ def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, mode
     assert found["b_mae_scratch_at_10_pct"] == pytest.approx(mean(model="b", begin="scratch", share="0.1"), rel=1e-4)
     assert found["a_mae_frozen_1"] == pytest.approx(mean(model="a", begin="transfer", frozen="1"), rel=1e-4)
     assert found["a_reduction_pct"] == pytest.approx(100 * (1 - found["a_mae_transfer"] / found["a_mae_scratch"]))
+    assert found["a_mae_constant"] == pytest.approx((found["a_cores_mae_constant"] + found["a_ways_mae_constant"]) / 2, rel=1e-4)
+    assert {"b_mae_constant", "b_mae_nearest_at_10_pct", "b_macro_transfer", "a_ways_mae_transfer"} <= set(found)
     curve = rows_of((out / "curve_b.csv").read_bytes())
     assert [float(r["share"]) for r in curve] == [0.1, 1.0]
     assert float(curve[0]["samples"]) < 0.2 * float(curve[1]["samples"])
@@ -338,20 +340,30 @@ def test_models_are_asked_about_another_platform_as_they_are_and_rescaled(folder
     found = generalise.foreign(folder / "big-rows", folder / "big-label", models, on, out, P)
     assert {"a_mae_as_is", "a_mae_rescaled", "b_error_pct_as_is", "b_error_pct_rescaled"} <= set(found)
     assert [r["service"] for r in rows_of((out / "generalise.csv").read_bytes())] == ["alpha", "beta", "gamma"]
-    own = generalise.foreign(folder / "rows", folder / "label", models, on, out, P)
-    assert "a_mae" in own
+    taught = (folder / "rows", folder / "label")
+    own = generalise.foreign(folder / "rows", folder / "label", models, on, out, P, taught)
+    assert {"a_mae", "a_mae_constant", "a_ways_mae_nearest", "b_error_pct_constant", "b_false_met_constant"} <= set(own)
+    with pytest.raises(BadInput, match="is not what the models in"):
+        generalise.foreign(folder / "rows", folder / "label", models, on, out, P, (folder / "big-rows", folder / "big-label"))
     assert "a_mae_rescaled" not in own
 
 
 def test_leaving_each_service_out_gives_a_row_a_service(folder: Path, table: Table) -> None:
     out = folder / "generalise"
-    found = generalise.services(folder / "rows", folder / "label", out, P)
+    twice = P.model_copy(update={"generalise": P.generalise.model_copy(update={"trainings": 2})})
+    found = generalise.services(folder / "rows", folder / "label", out, twice)
     rows = rows_of((out / "generalise.csv").read_bytes())
     assert [r["service"] for r in rows] == ["alpha", "beta", "gamma"]
     assert found["a_mae"] == pytest.approx(np.mean([float(r["a_mae"]) for r in rows]), rel=1e-4)
     labels = table.labels(["oaa_cores"])[:, 0]
     assert np.isfinite(labels).all()
     assert found["a_mae_constant"] > 0
+    assert {"b_error_macro_pct_constant", "a_cores_mae_nearest", "b_cliff_verdicts"} <= set(found)
+    assert found["trainings"] == 2
+    assert found["a_mae_least"] < found["a_mae"] < found["a_mae_most"]
+    told = json.loads((out / "headline.json").read_text())
+    assert next(iter(told)) == "a_cores_mae"
+    assert told["b_error_pct_constant"] == pytest.approx(found["b_error_pct_constant"])
 
 
 def test_a_begun_network_learns_at_its_own_rate(table: Table, tmp_path: Path) -> None:

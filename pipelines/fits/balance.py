@@ -6,7 +6,7 @@ and is of no use. So cells that miss and cells that meet are measured apart and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,28 @@ def qos_measures(predicted: F64, qos: F64, distance: I64) -> dict[str, float]:
     if above.any() and below.any():
         found["cliff_verdicts"] = float((said_met[above].mean() + (~said_met[below]).mean()) / 2)
     return found
+
+
+A_POINTS = ("oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways")
+
+
+def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, float]:
+    """Mean absolute error of each output of Model-A, of cores and of ways apart, and `a_mae` over the points.
+
+    Cores and ways apart, because where ways hardly vary half of `a_mae` is nothing that a model has earned.
+
+    Args:
+        predicted, labels: shape (rows, names), NaN where a label is missing.
+    """
+    error = np.abs(predicted - labels)
+    everywhere = np.ones(len(error), dtype=bool)
+    by_output = {name: holdout.mean_where(error[:, k], everywhere) for k, name in enumerate(names)}
+    found = {f"a_{name}_mae": value for name, value in by_output.items()}
+    for of in ("cores", "ways"):
+        if points := [v for n, v in by_output.items() if n in A_POINTS and n.endswith(of)]:
+            found[f"a_{of}_mae"] = float(np.mean(points))
+    found["a_mae"] = float(np.mean([v for n, v in by_output.items() if n in A_POINTS]))
+    return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
 def against_simple(metrics: Mapping[str, float], platform: PlatformLimits) -> dict[str, float]:

@@ -32,6 +32,7 @@ I64 = NDArray[np.int64]
 Method = Callable[[F32, F64, F32, params.Compare], F64]
 """Training inputs (rows, inputs), training targets (rows,), test inputs: to predictions (test rows,)."""
 
+Found = dict[str, float]
 ALWAYS_MET = 1.0
 
 
@@ -152,13 +153,18 @@ def answers_a(
     bounds = features.make_bounds(inputs, tensors.observed(known.table, known.a), known.table.platform)
     known_x = features.normalise(known.table.matrix(inputs, known.taught_a), bounds)
     test_x = features.normalise(table.matrix(inputs, rows), bounds)
+    labels = known.table.labels(names)[known.table.plane[known.taught_a]]
+    taught = np.isfinite(labels)
     for method in learners:
         found[method] = np.full((len(rows), len(names)), np.nan)
-        for k, name in enumerate(names):
-            label = known.table.labels([name])[known.table.plane[known.taught_a], 0]
-            taught = np.isfinite(label)
-            if taught.any():
-                found[method][:, k] = METHODS[method](known_x[taught], label[taught], test_x, p)
+        # labels that the same rows have are asked for at once where the method can: the neighbour is the same one
+        alike = [[k for k in range(len(names)) if np.array_equal(taught[:, k], mask)] for mask in np.unique(taught, axis=1).T]
+        for columns in alike if method == "nearest" else [[k] for k in range(len(names))]:
+            rows_of = taught[:, columns[0]]
+            if rows_of.any():
+                y = labels[rows_of][:, columns]
+                answer = METHODS[method](known_x[rows_of], y if len(columns) > 1 else y[:, 0], test_x, p)
+                found[method][:, columns] = answer.reshape(len(rows), len(columns))
     return found
 
 
@@ -186,36 +192,40 @@ def _answered(name: str, table: Table) -> bool:
     return name in table.columns or name.startswith("expected_")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What everyone is asked about: rows for Model-A, questions for Model-B.
+
+    Attributes:
+        distance: of each cell of `table` from the cliff.
+    """
+
+    table: Table
+    rows: I64
+    questions: Questions
+    distance: I64
+
+
 def measure(
-    known: Material,
-    table: Table,
-    test: I64,
-    asked: Questions,
-    distance: I64,
-    p: params.Params,
-    seed: int,
-    learners: Sequence[str] = SIMPLE,
-) -> dict[str, float]:
-    """The errors of all methods: `a_<output>_mae_<method>`, and `b_<measure>_<method>` of balance.qos_measures.
+    known: Material, asked: Asked, p: params.Params, b: params.ModelB, seed: int, learners: Sequence[str] = SIMPLE
+) -> Found:
+    """The errors of all methods, by their names with `_<method>` behind: those of balance.area_errors and balance.qos_measures.
 
     Args:
-        distance: of each cell of `table` from the cliff.
+        b: as Model-B is taught.
         seed: of the questions that are taught.
     """
-    taught = taught_questions(known, p.train.b, seed)
+    table = asked.table
+    taught = taught_questions(known, b, seed)
     said = constants(known, taught)
     names = features.output_candidates(features.MODEL_A_OUTPUTS, table.feature_set, table.platform.ways)
-    labels = table.labels(names)[table.plane[test]]
-    everywhere = np.ones(len(test), dtype=bool)
-    found: dict[str, float] = {}
-    answers = answers_a(known, said, table, test, names, p.compare, learners)
-    for k, name in enumerate(names):
-        for method, answer in answers.items():
-            value = holdout.mean_where(np.abs(answer[:, k] - labels[:, k]), everywhere)
-            if np.isfinite(value):
-                found[f"a_{name}_mae_{method}"] = value
-    if len(asked.rows):
-        for method, guess in answers_b(known, said, taught, table, asked, p.compare, learners).items():
-            for name, value in balance.qos_measures(guess, asked.qos, distance[asked.cells]).items():
-                found[f"b_{name}_{method}"] = value
+    labels = table.labels(names)[table.plane[asked.rows]]
+    found: Found = {}
+    if np.isfinite(labels).any():
+        for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners).items():
+            found |= {f"{n}_{method}": v for n, v in balance.area_errors(answer, labels, names).items()}
+    if len(asked.questions.rows):
+        for method, guess in answers_b(known, said, taught, table, asked.questions, p.compare, learners).items():
+            errors = balance.qos_measures(guess, asked.questions.qos, asked.distance[asked.questions.cells])
+            found |= {f"b_{n}_{method}": v for n, v in errors.items()}
     return found

@@ -45,8 +45,8 @@ def build(facts: Facts) -> Page:
     page = Page(
         title=f"Training report: {facts['dataset']}",
         lede=(
-            "What the models of one data set were trained on, how far off they are where they never looked, what the papers and "
-            "simpler methods reach, and what changed since the training before."
+            f"{' '.join(_headline(facts))} Below: what the models of one data set were trained on, how far off they are where "
+            "they never looked, what the papers and simpler methods reach, and what changed since the training before."
         ),
         facts=[
             ("data", f"{trained['campaign']}, SHA-256 {trained['data_sha256']}"),
@@ -59,20 +59,84 @@ def build(facts: Facts) -> Page:
         footer="Made by the stage `report` (pipelines/report.py) from what the others left; report.json has the same numbers.",
     )
     page.tiles = _tiles(facts)
-    # in the order of a reader's questions: how good, better than before, where not, how far it carries, how it was made
+    # in the order of a reader's questions: how good where it never was, and where it was, better than before, where not, how made
     page.sections = [
+        _unseen(facts),
         _errors(facts),
         _changed(facts),
         _drift(facts),
         _where(facts),
         _calibration(facts),
-        _unseen(facts),
         _transfer(facts),
         _importance(facts),
         _training(facts),
         _data(facts),
     ]
     return page
+
+
+def _headline(facts: Facts) -> list[str]:
+    """How far off, for whom, is it safe: first of services never seen, then of those that were."""
+    told, alone = facts["headline"], facts["unseen"]["leave_one_out"]
+    if alone is None:
+        lines = [
+            f"Services never seen: not measured (name {facts['dataset']} in leave_one_out in params.yaml), so nothing below says "
+            "what the models are worth for them."
+        ]
+    else:
+        rows = alone["by_service"] or []
+        lines = [f"Services never seen ({len(rows)}, each left out once): {_off(told, 'never_seen')}"]
+        if worst := _worst(rows):
+            lines.append(f"Worst: {worst}.")
+        lines.append(_scatter(alone["metrics"]))
+    lines.append(f"Held-out loads of the {counted(len(facts['trained_on']['services']), 'service')} seen: {_off(told, 'seen')}")
+    return lines
+
+
+def _off(told: Mapping[str, float | None], of: str) -> str:
+    """The figures of one kind of question, each with the constant's."""
+
+    def figure(name: str, scale: float = 1.0, unit: str = "") -> str:
+        ours, constant = told[f"{of}_{name}"], told[f"{of}_{name}_constant"]
+        if ours is None:
+            return "not measured"
+        beside = "" if constant is None else f" (a constant {number(scale * constant)}{unit})"
+        return f"{number(scale * ours)}{unit}{beside}"
+
+    safe = told[f"{of}_b_false_met"]
+    harm = told[f"{of}_b_harm_pct"]
+    said = "whether it is safe was not measured." if safe is None else f"it calls {per_cent(safe)} of what misses QoS met"
+    if safe is not None:
+        said += f", which then falls short by {number(harm)} %." if safe > 0 else "."
+    return (
+        f"Model-A is off by {figure('a_cores_mae')} cores and {figure('a_ways_mae')} ways; Model-B by "
+        f"{figure('b_error_pct', unit=' %')} of QoS, and {figure('b_error_macro_pct', unit=' %')} where cells that meet and that "
+        f"miss weigh the same; {said}"
+    )
+
+
+def _worst(rows: Rows) -> str:
+    """The services that the models are furthest off for."""
+    found = []
+    for name, letter in (("a_cores_mae", "A"), ("b_error_macro_pct", "B")):
+        known = [r for r in rows if r.get(name) is not None]
+        if known:
+            row = max(known, key=lambda r: float(r[name]))
+            found.append(f"{row['service']} for Model-{letter} ({number(row[name])}{' %' if letter == 'B' else ' cores'})")
+    return ", ".join(found)
+
+
+def _scatter(metrics: Mapping[str, float]) -> str:
+    """What is known of how far trainings scatter."""
+    count = int(metrics.get("trainings") or 1)
+    if count == 1:
+        return "One training: scatter between trainings is not in these figures."
+    spans = [
+        f"{describe(n)[0].split(': ', 1)[-1]} {number(metrics[f'{n}_least'])} to {number(metrics[f'{n}_most'])}"
+        for n in ("a_cores_mae", "a_ways_mae", "b_error_pct")
+        if f"{n}_least" in metrics
+    ]
+    return f"Of {count} trainings, least to most: {'; '.join(spans)}."
 
 
 def _commit(commit: str | None, dirty: bool | None) -> str:
@@ -603,7 +667,12 @@ def _unseen(facts: Facts) -> Section:
             )
         )
     else:
-        section.blocks.append(Text("Fitted without one service at a time and asked about it; means over the services, and each."))
+        section.blocks.append(
+            Text(
+                "Fitted without one service at a time and asked about it; means over the services, and each. "
+                + _scatter(alone["metrics"])
+            )
+        )
         section.blocks += [_error_table(alone["errors"], margin), *_by_service(alone)]
     found = facts["unseen"]["foreign"]
     section.blocks.append(Heading("Other data"))
@@ -644,7 +713,9 @@ def _transfer(facts: Facts) -> Section:
             continue
         unit = "cores or ways" if letter == "a" else "% of QoS"
         name = MODELS[letter]
-        both = {"from random weights": _column(rows, "scratch"), "with transfer": _column(rows, "transfer")}
+        names = {"scratch": "from random weights", "transfer": "with transfer", "constant": "constant"}
+        names |= {"nearest": "nearest neighbour"}
+        both = {words: _column(rows, name) for name, words in names.items() if name in rows[0]}
         drawn.append(
             Drawing(
                 charts.lines(
