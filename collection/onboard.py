@@ -269,7 +269,15 @@ class Onboarding:
             # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference
             settings = settings.model_copy(update={"a": p.transfer.a, "b": p.transfer.b})
         whole = p.model_copy(update={"train": settings})
-        inputs = [code(), rows, labels, settings.model_dump(include={"seed", "threads"}), begun, origin.sha256 if origin else ""]
+        inputs = [
+            code(),
+            rows,
+            labels,
+            settings.model_dump(include={"seed", "threads"}),
+            p.split.model_dump(),
+            begun,
+            origin.sha256 if origin else "",
+        ]
 
         def fit(letter: str, b: Path | None) -> None:
             files = [models / letter / name for name in (fitted.WEIGHTS, fitted.SUMMARY)]

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
 from pipelines import params, samples
 from pipelines.errors import BadInput
-from pipelines.fits import balance, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits import balance, by_service, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.fit_oaa import predict_a
@@ -100,31 +101,40 @@ def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits) -> F
     return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.steps, model.settings)
 
 
-def services(rows_folder: Path, labels: Path, out: Path, p: params.Params) -> dict[str, float]:
-    """Leave one service out at a time; returns the means over the services, and the errors of each in generalise.csv."""
+def services(rows_folder: Path, labels: Path, out: Path, p: params.Params, name: str = "") -> dict[str, float]:
+    """Leave one service out at a time; returns the means over the services, and the errors of each in generalise.csv.
+
+    Args:
+        name: of the data set: which split it has (params.Split).
+    """
+    share = p.split.share(name)
     torch.set_num_threads(p.train.threads)
     s = p.generalise
     table = tensors.load(rows_folder, labels, max_rows=s.max_rows)
     distance = cliff_distance(table)
     make_folder(out)
     seeds = range(s.seed, s.seed + s.trainings)
-    by_service: dict[str, list[dict[str, float]]] = {}
+    errors: dict[str, list[dict[str, float]]] = {}
     for service in sorted(set(table.plane_labels["service"])):
         (a_train, a_val), own = split_service(table, service, "a")
         (b_train, b_val), _ = split_service(table, service, "b")
         asked = asked_of(table, own, distance, s.b.qos_cap, s.seed)
         simple = comparators.measure(Material(table, a_train, b_train), asked, p, s.b, s.seed)
-        by_service[service] = []
+        errors[service] = []
         for seed in seeds:
             found: dict[str, float] = {}
             if len(asked.rows):
-                a = fit_oaa.fit_model(model_a.SPEC, table, s.a, seed, out, rows=(a_train, a_val))
+                a = by_service.fit(
+                    partial(fit_oaa.fit_model, model_a.SPEC, table, s.a, seed, out), table, (a_train, a_val), share, seed
+                )
                 found |= errors_of_a(table, a, asked.rows)
-            b = fit_qos.fit_model(model_b.SPEC, table, s.b, seed, out, rows=(b_train, b_val))
+            b = by_service.fit(
+                partial(fit_qos.fit_model, model_b.SPEC, table, s.b, seed, out), table, (b_train, b_val), share, seed
+            )
             found |= errors_of_b(asked, b)
-            by_service[service].append(found | simple)
+            errors[service].append(found | simple)
             print(f"generalise: without {service}: {', '.join(f'{k} {v:.3g}' for k, v in found.items())}", flush=True)
-    return _write(out, "service", by_service)
+    return _write(out, "service", errors)
 
 
 def foreign(
@@ -155,7 +165,7 @@ def foreign(
     if (source.cores, source.ways, source.mb_per_way) != (table.platform.cores, table.platform.ways, table.platform.mb_per_way):
         moved = rescaled(a, source, table.platform), rescaled(b, source, table.platform)
         versions = {"_as_is": (a, b), "_rescaled": moved}
-    by_service: dict[str, list[dict[str, float]]] = {}
+    by_name: dict[str, list[dict[str, float]]] = {}
     for service in sorted(set(table.plane_labels["service"])):
         asked = asked_of(table, np.flatnonzero(of_service(table, service)), distance, b.setting("qos_cap"), p.generalise.seed)
         found: dict[str, float] = {}
@@ -166,8 +176,8 @@ def foreign(
             errors = errors_of_a(table, asked_a, asked.rows) if len(asked.rows) else {}
             errors |= errors_of_b(asked, asked_b) | simple
             found |= {f"{name}{suffix}": value for name, value in errors.items()}
-        by_service[service] = [found]
-    return _write(out, "service", by_service)
+        by_name[service] = [found]
+    return _write(out, "service", by_name)
 
 
 HEADLINE = (
@@ -187,20 +197,20 @@ _TOLD = ("a_cores_mae", "a_mae", "a_mae_constant", "b_error_pct", "b_error_pct_c
 """Of them what `dvc metrics` shows."""
 
 
-def _write(out: Path, what: str, by_service: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+def _write(out: Path, what: str, errors: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     """Means over the trainings and the services.
 
     Args:
-        by_service: of each, the errors of every training.
+        errors: of each, the errors of every training.
     """
-    names = list(dict.fromkeys(name for trainings in by_service.values() for found in trainings for name in found))
-    each = {who: {n: _mean([f[n] for f in trainings if n in f]) for n in names} for who, trainings in by_service.items()}
+    names = list(dict.fromkeys(name for trainings in errors.values() for found in trainings for name in found))
+    each = {who: {n: _mean([f[n] for f in trainings if n in f]) for n in names} for who, trainings in errors.items()}
     rows: list[Sequence[Any]] = [[who, *[found[n] for n in names]] for who, found in each.items()]
     metrics = {n: _mean([found[n] for found in each.values() if np.isfinite(found[n])]) for n in names}
-    count = min(len(trainings) for trainings in by_service.values())
+    count = min(len(trainings) for trainings in errors.values())
     if count > 1:
         for n in (n for n in HEADLINE if n in metrics):
-            means = [_mean([t[k][n] for t in by_service.values() if n in t[k]]) for k in range(count)]
+            means = [_mean([t[k][n] for t in errors.values() if n in t[k]]) for k in range(count)]
             metrics |= {f"{n}_least": min(means), f"{n}_most": max(means)}
     metrics["trainings"] = float(count)
     write_bytes(out / "generalise.csv", csv_bytes([what, *names], rows))
@@ -224,6 +234,8 @@ def main(argv: list[str] | None = None) -> int:
         sub = kinds.add_parser(kind)
         sub.add_argument("--rows", type=Path, required=True, help="output of the stage `rows`")
         sub.add_argument("--labels", type=Path, required=True, help="output of the stage `label`")
+        if kind == "services":
+            sub.add_argument("--name", default="", help="name of the data set, for `split` in params.yaml")
         if kind == "foreign":
             sub.add_argument("--models", type=Path, required=True, help="folder of the models (stage `train`), of other data")
             sub.add_argument("--on", type=Path, required=True, help="manifest of those data")
@@ -233,7 +245,7 @@ def main(argv: list[str] | None = None) -> int:
         sub.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
     if args.kind == "services":
-        return params.run_stage(lambda: services(args.rows, args.labels, args.out, params.load(args.params)))
+        return params.run_stage(lambda: services(args.rows, args.labels, args.out, params.load(args.params), args.name))
     taught = (args.taught_rows, args.taught_labels) if args.kind == "foreign" else None
     return params.run_stage(
         lambda: foreign(args.rows, args.labels, args.models, args.on, args.out, params.load(args.params), taught)

@@ -138,7 +138,7 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     distance = cliff_distance(table)
     make_folder(out)
     rows: list[list[Any]] = []
-    known: dict[tuple[float, int], dict[str, dict[str, float]]] = {}
+    simpler: dict[tuple[float, int], dict[str, dict[str, float]]] = {}
     for letter in ("a", "b"):
         source = fitted.load(models / letter)
         beginning = Start(source.weights, (), tuple(source.inputs), tuple(source.outputs))
@@ -151,9 +151,9 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
                 errors, samples = fit(letter, asked, settings, share, seed, begin, out)
                 rows.append(_row(letter, "scratch" if frozen is None else "transfer", frozen or 0, share, samples, seed, errors))
                 if frozen is None:
-                    if (share, seed) not in known:
-                        known[share, seed] = simple(asked, p, share, seed)
-                    rows += [_row(letter, name, 0, share, samples, seed, of) for name, of in known[share, seed].items()]
+                    if (share, seed) not in simpler:
+                        simpler[share, seed] = simple(asked, p, share, seed)
+                    rows += [_row(letter, name, 0, share, samples, seed, of) for name, of in simpler[share, seed].items()]
                 told = f"{share:.0%} of the samples, seed {seed}: {errors[MEASURES[letter][0]]:.4g}"
                 print(f"transfer: model {letter}: {'scratch' if frozen is None else 'transfer'}, {told}", flush=True)
     metrics = summarise(rows, settings.shares)
@@ -163,8 +163,8 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     for letter in ("a", "b"):
         write_bytes(out / f"curve_{letter}.csv", curve_csv(rows, letter, settings.shares))
     write_json(out / "transfer.json", metrics)
-    told = [f"{letter}_{name}" for letter in "ab" for name in ("mae_transfer", "mae_constant", "mae_nearest", "reduction_pct")]
-    write_headline(out, {name: metrics[name] for name in told if name in metrics})
+    shown = [f"{letter}_{name}" for letter in "ab" for name in ("mae_transfer", "mae_constant", "reduction_pct")]
+    write_headline(out, {name: metrics[name] for name in shown if name in metrics})
     return metrics
 
 

@@ -88,7 +88,7 @@ def make(cells: pl.DataFrame, labels: pl.DataFrame, margin: int) -> tuple[pl.Dat
             pl.Series("at_oaa", at if known else [None] * len(cores), dtype=pl.Int64),
         )
         lines.append(frame.select("plane_id", "alloc_cores", "at_oaa", "least_ways", "ways_at_cores"))
-        there = np.flatnonzero(cores == plane["oaa_cores"]) if known else []
+        there = np.flatnonzero(cores == plane["oaa_cores"]).tolist() if known else []
         rows.append(
             {
                 "plane_id": plane["plane_id"],

@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from models import model_a
 from models.features import PlatformLimits
-from pipelines import measures, params, register
-from pipelines.fits import balance, comparators, rowfile
+from pipelines import measures, params, register, ways
+from pipelines.fits import balance, by_service, comparators, fit_oaa, rowfile
 from pipelines.fits.cliff import cliff_distance
+from pipelines.fits.fitted import VAL_LOSS, Fitted
 from pipelines.fits.holdout import Questions
 from pipelines.fits.tensors import Table
 from pipelines.pages import published
@@ -214,3 +216,141 @@ def test_a_figure_of_one_side_is_not_judged() -> None:
     assert rows["b_error_met_pct"]["constant"] == 0.0
     assert rows["b_error_met_pct"]["no_worse"] is None
     assert rows["b_error_macro_pct"]["no_worse"] is True
+
+
+# ---------------------------------------------------------------- ways
+
+
+def cells_of(p99: list[list[float]], rps: float = 1.0) -> pl.DataFrame:
+    """Cells of one plane; rows are 1, 2, ... cores, columns 1, 2, ... ways; NaN was not measured."""
+    cells = [
+        {"alloc_cores": c + 1.0, "alloc_ways": float(w + 1), "p99_ms": value}
+        for c, row in enumerate(p99)
+        for w, value in enumerate(row)
+        if value == value
+    ]
+    key = {"service": "x", "rps": rps, "threads": 4, "mba_pct": 100, "nb_key": ""}
+    return pl.DataFrame(cells).with_columns(*(pl.lit(v).alias(n) for n, v in key.items()))
+
+
+def label_of(cores: float | None, ways_of: float | None, rps: float = 1.0) -> dict[str, Any]:
+    key = {"service": "x", "rps": rps, "threads": 4, "mba_pct": 100, "neighbours": "", "qos_target_ms": 10.0}
+    return {**key, "plane_id": f"p{rps:g}", "oaa_cores": cores, "oaa_ways": ways_of}
+
+
+MISS, MET = 99.0, 5.0
+
+
+def test_ways_at_fixed_cores_by_hand() -> None:
+    """One core never does; two need four ways, three need two, four need one; the margin is one way."""
+    grid = [
+        [MISS, MISS, MISS, MISS, MISS],
+        [MISS, MISS, MISS, MET, MET],
+        [MISS, MET, MET, MET, MET],
+        [MET, MET, MET, MET, MET],
+    ]
+    lines, planes = ways.make(cells_of(grid), pl.DataFrame([label_of(4.0, 2.0)]), margin=1)
+    assert lines.select("alloc_cores", "at_oaa", "least_ways", "ways_at_cores").rows() == [
+        (2.0, -2, 4.0, 5.0),
+        (3.0, -1, 2.0, 3.0),
+        (4.0, 0, 1.0, 2.0),
+    ]
+    assert planes.row(0, named=True) == {
+        "plane_id": "p1",
+        "oaa_cores": 4.0,
+        "oaa_ways": 2.0,
+        "oaa_ways_at_cores": 2.0,
+        "ways_at_least_cores": 5.0,
+        "ways_for_neighbours": 2.0,
+    }
+
+
+def test_a_cell_that_meets_between_two_that_miss_does_not_count() -> None:
+    """Measurements need not be monotone; what was not measured says nothing either way."""
+    least = ways.least_ways(
+        np.array([[True, False, True, True], [False, False, True, False], [False, True, False, True]]),
+        np.array([[True, True, True, True], [True, True, True, True], [True, True, False, True]]),
+        np.array([1.0, 2.0, 3.0, 4.0]),
+    )
+    assert least[0] == 3.0
+    assert np.isnan(least[1])
+    assert least[2] == 2.0
+
+
+def test_what_a_constant_knows_of_each_label_is_told(tmp_path: Path) -> None:
+    """A plane without a feasible cell has no label; of the papers' ways a constant knows everything here, of the others not."""
+    steep = [[MISS, MISS, MISS, MET], [MET, MET, MET, MET]]
+    flat = [[MISS, MET, MET, MET], [MET, MET, MET, MET]]
+    never = [[MISS, MISS, MISS, MISS], [MISS, MISS, MISS, MISS]]
+    cells = pl.concat([cells_of(grid, rps) for rps, grid in ((1.0, steep), (2.0, flat), (3.0, never))])
+    labels = pl.DataFrame([label_of(2.0, 2.0), label_of(2.0, 2.0, 2.0), label_of(None, None, 3.0)])
+    cells.write_parquet(tmp_path / "cells.parquet")
+    labels.write_parquet(tmp_path / "labels.parquet")
+    found = ways.run(tmp_path, tmp_path / "ways", P.label)
+    assert found["oaa_ways"] == {"planes": 2.0, "commonest": 2.0, "commonest_share": 1.0, "constant_mae": 0.0}
+    assert found["ways_at_least_cores"]["constant_mae"] == 0.5
+    assert found["ways_at_least_cores"]["commonest_share"] == 0.5
+    planes = pl.read_parquet(tmp_path / "ways" / "labels.parquet")
+    assert planes["plane_id"].to_list() == ["p1", "p2", "p3"]
+    assert planes["ways_at_least_cores"].to_list() == [4.0, 3.0, None]
+    assert planes["oaa_ways"].to_list() == [2.0, 2.0, None]
+
+
+# ---------------------------------------------------------------- validation by service
+
+
+def of_services(*names: str) -> Table:
+    """Two planes a service: one to train, one to validate."""
+    one = [[0.5, 1.5], [1.2, 1.8]]
+    twice = [name for name in names for _ in range(2)]
+    return planes([one] * len(twice), twice, ["train", "val"] * len(names), [(2, 2)] * len(twice))
+
+
+def test_no_service_is_on_both_sides() -> None:
+    table = of_services("a", "b", "c", "d", "e")
+    rows = (table.part("train"), table.part("val"))
+    found = by_service.split(table, rows, 0.2, 1)
+    assert found is not None
+    names = [set(table.plane_labels["service"].to_numpy()[table.plane[part]]) for part in found]
+    assert len(names[0]) == 4
+    assert len(names[1]) == 1
+    assert not names[0] & names[1]
+    assert sorted(np.concatenate(found)) == sorted(np.concatenate(rows))  # nothing is lost
+    few = of_services("a", "b")
+    assert by_service.split(few, (few.part("train"), few.part("val")), 0.2, 1) is None
+
+
+def test_the_epoch_is_chosen_on_services_left_out_and_trained_again_with_all() -> None:
+    table = of_services("a", "b", "c")
+    rows = (table.part("train"), table.part("val"))
+    asked: list[tuple[int, int, int | None]] = []
+
+    def once(rows: Any, keep: int | None = None) -> Fitted:
+        asked.append((len(rows[0]), len(rows[1]), keep))
+        losses = [] if keep is not None else [{VAL_LOSS: loss} for loss in (3.0, 1.0, 2.0)]
+        return Fitted({}, [], [], [], losses, steps=10, seconds=1.0)
+
+    done = by_service.fit(once, table, rows, 0.2, 1)
+    assert asked == [(16, 8, None), (24, 0, 1)]
+    assert (done.steps, [e[VAL_LOSS] for e in done.history]) == (20, [3.0, 1.0, 2.0])
+    asked.clear()
+    by_service.fit(once, table, rows, None, 1)
+    assert asked == [(12, 12, None)]
+
+
+def test_the_weights_of_the_epoch_asked_for_are_kept(tmp_path: Path) -> None:
+    """Trained for two epochs and kept after the first, the network is not the one of the second."""
+    table = of_services("a", "b", "c")
+    settings = params.Regression(epochs=2, min_steps=1, batch=8, dropout=0.0)
+    rows = (table.part("train", "val"), np.empty(0, dtype=np.int64))
+    first, second, last = (
+        fit_oaa.fit_model(model_a.SPEC, table, settings, 1, tmp_path, rows=rows, keep=keep).weights for keep in (0, 1, None)
+    )
+    assert any(not np.array_equal(first[n], last[n]) for n in first)
+    assert all(np.array_equal(second[n], last[n]) for n in last)
+
+
+def test_data_sets_whose_figures_are_published_stay_as_they_were() -> None:
+    assert P.split.share("demo-virtual") is None
+    assert P.split.share("another") == 0.2
+    assert params.Split().share("another") is None

@@ -500,6 +500,9 @@ def test_a_stage_is_run_again_by_its_own_parameters_alone() -> None:
     for name in ("train", "train-c", "train-osml"):
         for model in stages[name].get("matrix", {}).get("model", [""]):
             used = {p.replace("${item.model}", model) for p in stages[name].get("do", stages[name])["params"]}
+            # what A and B are stopped by, and no other model
+            assert ("split" in used) == (name == "train")
+            used -= {"split"}
             assert used <= known
             assert len(used - {"train.seed", "train.threads"}) == 1
             seen |= used

@@ -63,7 +63,7 @@ def gather(
     commit, dirty = tracking.git_state()
     figures = published.read()
     platform = about.platform.name
-    values = p.model_dump(include={"label", "rows", "train", "evaluate", "compare", "report"})
+    values = p.model_dump(include={"label", "rows", "train", "split", "evaluate", "compare", "report"})
     training = drift.Trained(
         data_sha256=about.data_sha256,
         campaign=about.campaign,
