@@ -301,7 +301,7 @@ class Onboarding:
             metrics = evaluate.run(rows, labels, models, errors, whole, begun_from=begun)
             return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-        key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump())
+        key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump(), p.compare.model_dump())
         title = "evaluate on planes held out" + (f", from {NOTHING}" if suffix else "")
         metrics: dict[str, Any] = self.story.step(f"evaluate{suffix}", title, key, measure, outputs=[errors / "metrics.json"])
         return metrics

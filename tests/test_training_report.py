@@ -260,7 +260,7 @@ def test_unseen_services_and_platforms_are_set_against_the_papers(training: Trai
     first = said.index("Services never seen (2, each left out once): Model-A is off by 1.21 (a constant 2.31) cores and 0.17")
     assert first < said.index("Held-out loads of the 3 services seen")
     assert "(a constant 0.16) ways; Model-B by 15.1 % (a constant 28.4 %) of QoS" in said
-    assert "it calls 23 % of what misses QoS met, which then falls short by 41 %." in said
+    assert "it calls 23.0 % of what misses QoS met, which then falls short by 41 %." in said
     assert "One training: scatter between trainings is not in these figures." in said
     told = json.loads((tmp_path / "out" / "headline.json").read_text())
     assert told == {"never_seen_a_cores_mae": 1.21, "never_seen_b_false_met": 0.23}
