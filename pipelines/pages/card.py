@@ -164,7 +164,8 @@ def _metrics(metrics: Mapping[str, float], platform: str) -> list[str]:
         rows.append([_text(text), unit, number(e["ours"]), number(e["constant"]), number(e["nearest"]), best, theirs])
     lines = [
         f"On {number(metrics.get('test_rows'))} samples of {number(metrics.get('test_planes'))} planes (a service at one load) "
-        "that training never saw; of the services above.",
+        "that training never saw; of the services above. The constant is fitted on training planes: the median label; of QoS "
+        "“always met” or the median, whichever is better.",
         "",
         *table(["figure", "unit", "ours", "constant", "nearest neighbour", "best comparator", "paper"], rows),
     ]
