@@ -25,14 +25,14 @@ from pipelines.pages.page import (
     per_cent,
 )
 from pipelines.pages.published import HIGHER
-from pipelines.pages.training_facts import flat
+from pipelines.pages.training_facts import HEADLINE, flat
 from pipelines.samples import VERDICTS
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 _SEEDS = {"split": "label", "training": "train", "evaluation": "evaluate", "comparators": "compare"}
-_VERSIONS = {"_as_is": ", as they are", "_rescaled": ", rescaled", "_constant": ", of the median label"}
+_VERSIONS = {"_as_is": ", as they are", "_rescaled": ", rescaled", "_constant": ", of a constant", "_nearest": ", of the nearest"}
 """Ends of a metric that is not of the models as they were trained and measured (pipelines/generalise.py)."""
 _LOSSES = {"critic_loss": "critic", "actor_loss": "actor (a return, larger in size is better)"}
 
@@ -690,8 +690,22 @@ def _unseen(facts: Facts) -> Section:
 
 
 def _by_service(found: Facts) -> list[Any]:
+    """The first figures of each service, a constant's and the nearest neighbour's beside them."""
     rows = found["by_service"]
-    return [_plain(rows, _heads(rows))] if rows else [Callout("generalise.csv, the figures of each service, is missing.")]
+    if not rows:
+        return [Callout("generalise.csv, the figures of each service, is missing.")]
+    kept = {"service", "a_mae", *HEADLINE}
+    told = [n for n in rows[0] if n in kept or _base(n) in kept]
+    shown = [{n: row[n] for n in told} for row in rows]
+    more = [] if len(told) == len(rows[0]) else [Text("All measures of each service are in generalise.csv.", "note")]
+    return [_plain(shown, _heads(shown)), *more]
+
+
+def _base(metric: str) -> str:
+    """Of what a figure is, whoever it is of."""
+    for end in (*_VERSIONS, "_constant", "_nearest"):
+        metric = metric.removesuffix(end)
+    return metric
 
 
 def _transfer(facts: Facts) -> Section:
