@@ -269,7 +269,15 @@ class Onboarding:
             # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference
             settings = settings.model_copy(update={"a": p.transfer.a, "b": p.transfer.b})
         whole = p.model_copy(update={"train": settings})
-        inputs = [code(), rows, labels, settings.model_dump(include={"seed", "threads"}), begun, origin.sha256 if origin else ""]
+        inputs = [
+            code(),
+            rows,
+            labels,
+            settings.model_dump(include={"seed", "threads"}),
+            p.split.model_dump(),
+            begun,
+            origin.sha256 if origin else "",
+        ]
 
         def fit(letter: str, b: Path | None) -> None:
             files = [models / letter / name for name in (fitted.WEIGHTS, fitted.SUMMARY)]
@@ -293,7 +301,7 @@ class Onboarding:
             metrics = evaluate.run(rows, labels, models, errors, whole, begun_from=begun)
             return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-        key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump())
+        key = key_of(code(), rows, labels, *(models / x for x in "abc"), p.evaluate.model_dump(), p.compare.model_dump())
         title = "evaluate on planes held out" + (f", from {NOTHING}" if suffix else "")
         metrics: dict[str, Any] = self.story.step(f"evaluate{suffix}", title, key, measure, outputs=[errors / "metrics.json"])
         return metrics

@@ -587,7 +587,7 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
         if key.startswith("a_") and key.endswith("_mae"):
             output = key[2:-4]
             unit = _UNITS.get(output.rsplit("_", 1)[-1], "")
-            others = [number(metrics.get(f"{key}_{m}")) for m in ("nearest", "linear")]
+            others = [number(metrics.get(f"{key}_{m}")) for m in ("constant", "nearest", "linear")]
             rows.append([f"Model A: {output.replace('_', ' ')}, mean absolute error", unit, number(value), *others])
     for key, text, unit in (
         ("b_qos_mae", "Model B: QoS (target / p99), mean absolute error", "of the target"),
@@ -595,9 +595,12 @@ def metric_blocks(metrics: Mapping[str, float]) -> list[Any]:
     ):
         if key in metrics:
             scale = 100 if unit == "%" else 1
-            others = [number(scale * metrics[f"{key}_{m}"]) if f"{key}_{m}" in metrics else "–" for m in ("nearest", "linear")]
+            others = [
+                number(scale * metrics[f"{key}_{m}"]) if f"{key}_{m}" in metrics else "–"
+                for m in ("constant", "nearest", "linear")
+            ]
             rows.append([text, unit, number(scale * metrics[key]), *others])
-    methods = [Column(training_page.METHODS[m], True) for m in ("nearest", "linear")]
+    methods = [Column(training_page.METHODS[m], True) for m in ("constant", "nearest", "linear")]
     table = Table([Column("figure"), Column("unit"), Column("model", True), *methods], rows)
     more = [
         ("a_safe_share", "predicted OAA, rounded up, meets QoS"),

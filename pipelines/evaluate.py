@@ -8,6 +8,7 @@ training what was measured of its model, also where DVC had no reason to train i
 metrics.json:
 
     a_<output>_mae            mean absolute error of Model-A, in cores, ways or MB/s
+    a_cores_mae, a_ways_mae   of OAA and RCliff, cores and ways apart; a_mae: of all four, as the paper has it
     a_<output>_mae_overloaded of samples whose allocation cannot carry the load; `_carried`: of the others
     a_safe_share              share of test samples whose predicted OAA, rounded up to what can be allocated, meets QoS
     a_safe_but_violates       share of those allocations that were measured and violate QoS
@@ -17,8 +18,17 @@ metrics.json:
     b_safe_but_violates       share of predicted "met" that are not
     b_cliff_recall            of all single steps over the cliff (from a cell that meets QoS to one that does not), the share
                               that Model-B sees coming
-    ..._nearest/_linear/_lightgbm  the same of a comparator (pipelines/compare.py), with --compare
-    a_<output>_vs_best, b_qos_vs_best  error of the network / least error of a comparator: 1.1 is 10 % worse
+    b_error_met_pct, b_error_missed_pct  b_error_pct of questions about cells that meet QoS, and about those that miss it
+    b_error_macro_pct         the mean of these two, so that neither kind drowns the other
+    b_false_met               of questions about cells that miss QoS, the share said to be met
+    b_harm_pct                how far QoS is below 1 where that was said, on the average, in per cent; 0: it was never said
+    b_cliff_verdicts          share of verdicts (met or missed) that are right within one step of the cliff: the mean of the last
+                              cells that meet QoS and of the first that miss it, so that a constant has 0.5
+    ..._constant/_median/_nearest  the same of a comparator (pipelines/fits/comparators.py)
+    ..._linear/_lightgbm      of two more, with --compare
+    a_<output>_vs_best, b_qos_vs_best  error of the network / least error of a comparator, with --compare: 1.1 is 10 % worse
+    ..._vs_constant, ..._vs_nearest    error of the network / that of the better constant, of the nearest neighbour
+                              (of a_<output>, b_error and b_error_macro); pipelines/fits/balance.py says how small ones count
     c_grows_when_violating    share of violating states where Model-C's action gives more of a resource
     c_never_shrinks_into_cliff  share of states just above the cliff where its action does not step over it
 
@@ -47,9 +57,10 @@ from numpy.typing import NDArray
 
 from models import export, features
 from models.features import ACTIONS, PlatformLimits
-from pipelines import osml_measures, params, tracking
+from pipelines import measures, osml_measures, params, tracking
 from pipelines.errors import BadInput
-from pipelines.fits import fit, fitted, holdout, signature, tensors
+from pipelines.fits import balance, comparators, fit, fitted, holdout, signature, tensors
+from pipelines.fits.cliff import DISTANCES, cliff_distance
 from pipelines.fits.fit_oaa import predict_a
 from pipelines.fits.fit_qos import predict_qos
 from pipelines.fits.fitted import Fitted
@@ -62,7 +73,6 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-DISTANCES = 6  # steps from the cliff that are told apart
 _BINS = 20
 # one number for what each model is there for, and one for what it costs to believe it
 _HEADLINE = ("a_oaa_cores_mae", "a_safe_share", "b_error_pct", "b_safe_but_violates", "c_grows_when_violating")
@@ -86,11 +96,12 @@ def cell_index(table: Table) -> dict[tuple[int, float, float], int]:
 def evaluate_a(table: Table, a: Fitted, test: I64, predicted: F64) -> dict[str, float]:
     """Metrics of Model-A."""
     names = [s.name for s in a.outputs]
-    error = np.abs(predicted - table.labels(names)[table.plane[test]])
+    labels = table.labels(names)[table.plane[test]]
+    error = np.abs(predicted - labels)
     over = holdout.overloaded(table, test)
-    metrics: dict[str, float] = {}
+    metrics = balance.area_errors(predicted, labels, names)
     for k, name in enumerate(names):
-        for suffix, where in (("", np.ones(len(test), dtype=bool)), ("_overloaded", over), ("_carried", ~over)):
+        for suffix, where in (("_overloaded", over), ("_carried", ~over)):
             value = mean_where(error[:, k], where)
             if np.isfinite(value):
                 metrics[f"a_{name}_mae{suffix}"] = value
@@ -122,9 +133,10 @@ def cliff_steps(table: Table, rows: I64) -> tuple[I64, I64]:
     return np.concatenate(from_rows), np.concatenate(to_cells)
 
 
-def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: I64) -> dict[str, float]:
+def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: I64, distance: I64) -> dict[str, float]:
     """Metrics of Model-B."""
-    metrics = {f"b_{name}": value for name, value in holdout.qos_errors(predicted, asked.qos).items()}
+    measured = balance.qos_measures(predicted, asked.qos, distance[asked.cells])
+    metrics = {f"b_{name}": value for name, value in measured.items()}
     said_met = predicted >= 1.0
     if said_met.any():
         metrics["b_safe_but_violates"] = float((asked.qos[said_met] < 1.0).mean())
@@ -138,38 +150,12 @@ def evaluate_b(table: Table, b: Fitted, asked: Questions, predicted: F64, test: 
 def against_best(metrics: dict[str, float], compared: dict[str, float]) -> dict[str, float]:
     """Each error over the least of the comparators'."""
     ratios: dict[str, float] = {}
-    for name in [n for n in metrics if n.endswith("_mae")]:
+    of_points = {f"a_{point}" for point in measures.POINTS}
+    for name in [n for n in metrics if n.endswith("_mae") and n not in of_points]:
         others = [v for n, v in compared.items() if n.startswith(f"{name}_")]
         if others and min(others) > 0:
             ratios[f"{name.removesuffix('_mae')}_vs_best"] = metrics[name] / min(others)
     return ratios
-
-
-def cliff_distance(table: Table) -> I64:
-    """Per cell: single steps to the cliff along the nearer axis, at most DISTANCES either way.
-
-    0 and up where QoS is met (0: one step less of either violates it), below 0 where it is not (-1: one step more meets it).
-    Cells from where no number of steps along one axis gets over count as the farthest; so do those whose QoS is unknown, which
-    no error is counted for.
-    """
-    met = np.nan_to_num(table.cell_qos, nan=-1.0) >= 1.0
-    result = np.where(met, DISTANCES, -DISTANCES)
-    for along, across in ((table.cell_cores, table.cell_ways), (table.cell_ways, table.cell_cores)):
-        order = np.lexsort((along, across, table.cell_plane))
-        line = np.concatenate([[True], (np.diff(table.cell_plane[order]) != 0) | (np.diff(across[order]) != 0)])
-        for part in np.split(order, np.flatnonzero(line)[1:]):
-            over = np.flatnonzero(met[part])
-            under = np.flatnonzero(~met[part])
-            place = np.arange(len(part))
-            if len(under):  # steps that can be taken away before the first that violates
-                below = np.searchsorted(under, place) - 1
-                steps = np.where(below >= 0, place - under[np.maximum(below, 0)] - 1, DISTANCES)
-                result[part] = np.where(met[part], np.minimum(result[part], steps), result[part])
-            if len(over):
-                above = np.searchsorted(over, place)
-                steps = np.where(above < len(over), over[np.minimum(above, len(over) - 1)] - place, DISTANCES)
-                result[part] = np.where(met[part], result[part], np.maximum(result[part], -steps))
-    return result
 
 
 @dataclass(frozen=True)
@@ -279,7 +265,7 @@ def run(
     """Evaluate; returns the metrics.
 
     Args:
-        compare: output of the stage `compare`; None: no comparators.
+        compare: output of the stage `compare`; None: the constants and the nearest neighbour alone are compared with.
         begun_from: as it was given to the training.
     """
     a, b, c = (fitted.load(models / name) for name in ("a", "b", "c"))
@@ -291,17 +277,22 @@ def run(
     seed = p.evaluate.seed
     test = holdout.test_rows(table, p.evaluate.max_rows, seed)
     asked = holdout.questions(table, test, b.setting("qos_cap"), seed)
+    distance = cliff_distance(table)
     metrics: dict[str, float] = {"test_rows": float(len(test)), "test_planes": float(len(np.unique(table.plane[test])))}
     predicted = predict_a(table, a, test)
     metrics |= evaluate_a(table, a, test, predicted)
     qos = predict_qos(b, table, asked.rows, asked.cells)
     if len(asked.rows):
-        metrics |= evaluate_b(table, b, asked, qos, test)
+        metrics |= evaluate_b(table, b, asked, qos, test, distance)
     metrics |= evaluate_c(table, c, c.setting("available_actions"), test)
     metrics |= osml_measures.measure(table, osml, test, p)
     if compare is not None:
         compared = read_json(compare / "compare.json", "the figures of the stage `compare`")
         metrics |= compared | against_best(metrics, compared)
+    else:
+        everything = comparators.Asked(table, test, asked, distance)
+        metrics |= comparators.measure(comparators.Material.of(table), everything, p, p.train.b, seed)
+    metrics |= balance.against_simple(metrics, table.platform)
 
     outputs = [s.name for s in a.outputs]
     errors = Errors(
@@ -311,7 +302,6 @@ def run(
     )
     service = table.plane_labels["service"].to_numpy()
     of_a, of_b = service[table.plane[test]], service[table.plane[asked.rows]]
-    distance = cliff_distance(table)
     steps = list(range(-DISTANCES, DISTANCES + 1))
     tables = {
         "predictions": predictions_csv(table, a, test, predicted),

@@ -10,10 +10,23 @@ from __future__ import annotations
 MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")
 AREA = ("oaa_cores", "oaa_ways", "oaa_mbl_mbps", "rcliff_cores", "rcliff_ways")
 """Outputs of Model-A and A'."""
-QOS = ("qos_mae", "error_pct", "accuracy")
+POINTS = ("mae", "cores_mae", "ways_mae")
+"""Of OAA and RCliff of Model-A: all four, cores, ways."""
+BALANCED = ("error_met_pct", "error_missed_pct", "error_macro_pct", "false_met", "harm_pct", "cliff_verdicts")
+"""Of a prediction of QoS, cells that meet it and cells that miss it apart."""
+QOS = ("qos_mae", "error_pct", "accuracy", *BALANCED)
 """Of a prediction of QoS."""
-METHODS = ("nearest", "linear", "lightgbm")
+CONSTANTS = ("constant", "median")
+"""What looks at no counter; of Model-A there is one."""
+LEARNERS = ("nearest", "linear", "lightgbm")
+METHODS = (*CONSTANTS, *LEARNERS)
 """The comparators."""
+RATIOS = {
+    "_vs_best": "error over the best comparator's",
+    "_vs_constant": "error over a constant's",
+    "_vs_nearest": "error over the nearest neighbour's",
+}
+"""Ends of metrics that set an error against another's."""
 ACTIONS = ("cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle")
 B_POINTS = tuple(f"{angle}_{unit}" for angle in ("default", "cores_dominated", "cache_dominated") for unit in ("cores", "ways"))
 """Outputs of OSML's Model-B."""
@@ -21,13 +34,17 @@ B_POINTS = tuple(f"{angle}_{unit}" for angle in ("default", "cores_dominated", "
 
 def _names() -> tuple[str, ...]:
     of_area = [f"{m}_{o}_mae{s}" for m in ("a", "osml_a", "osml_ap") for o in AREA for s in ("", "_overloaded", "_carried")]
-    compared = [f"a_{o}_mae_{method}" for o in AREA for method in METHODS]
+    of_area += [f"a_{point}" for point in POINTS]
+    in_area = [*(f"{o}_mae" for o in AREA), *POINTS]
+    compared = [f"a_{name}_{method}" for name in in_area for method in METHODS if method != "median"]
     compared += [f"b_{q}_{method}" for q in QOS for method in METHODS]
     best = [*(f"a_{o}_vs_best" for o in AREA), "b_qos_vs_best"]
+    simple = [f"{of}_vs_{m}" for of in (*(f"a_{o}" for o in AREA), "b_error", "b_error_macro") for m in ("constant", "nearest")]
     return (
         *of_area,
         *compared,
         *best,
+        *simple,
         *(f"b_{q}" for q in QOS),
         *("a_safe_share", "a_safe_but_violates", "a_oaa_cells_measured"),
         *("b_safe_but_violates", "b_cliff_recall", "b_cliff_steps"),

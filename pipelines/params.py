@@ -220,6 +220,18 @@ class Train(_Section):
     osml_c: OsmlC = OsmlC()
 
 
+class Split(_Section):
+    """What Models A and B are stopped by: a service that they were not taught, or planes of those that they were."""
+
+    by: Literal["service", "plane"] = Field(default="plane", description="see pipelines/fits/by_service.py")
+    services: float = Field(default=0.2, gt=0, lt=1, description="share of the services that the epoch is chosen on")
+    by_plane: list[str] = Field(default=[], description="data sets that are split by plane all the same")
+
+    def share(self, name: str) -> float | None:
+        """Of a data set's services, what validates; None: planes do."""
+        return self.services if self.by == "service" and name not in self.by_plane else None
+
+
 class Evaluate(_Section):
     """Stage `evaluate`."""
 
@@ -255,6 +267,9 @@ class Generalise(_Section):
 
     max_rows: int = Field(default=300_000, ge=1)
     seed: int = 1
+    trainings: int = Field(
+        default=1, ge=1, description="fits of each, with seeds `seed`, `seed` + 1 and so on: how far they scatter"
+    )
     a: Regression = Regression()
     b: ModelB = ModelB()
 
@@ -331,6 +346,7 @@ class Params(_Section):
     label: Label = Label()
     rows: Rows = Rows()
     train: Train = Train()
+    split: Split = Split()
     evaluate: Evaluate = Evaluate()
     compare: Compare = Compare()
     transfer: Transfer = Transfer()

@@ -98,6 +98,7 @@ def judge_rule(model: str, rule: params.Rule, metrics: Metrics, champion: Metric
     bound = rule.at_least if rule.at_least is not None else rule.at_most
     assert bound is not None  # params.Rule
     wanted = f"{'at least' if more_is_better else 'at most'} {bound:.6g}"
+    wanted += next((f", {words}" for end, words in measures.RATIOS.items() if rule.metric.endswith(end)), "")
     holds: bool | None
     if value is None:
         holds = None if rule.if_measured else False

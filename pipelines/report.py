@@ -2,9 +2,10 @@
 
     python -m pipelines.report --name NAME --rows FOLDER --labels FOLDER --models FOLDER --evaluate FOLDER --out FOLDER
 
-Writes `report.html` (self-contained: nothing is fetched, no scripts), `report.json` (the same numbers) and `versions.json`, the
-profiles that drift is told from: of these data and of the version before. That file is read first and outlives the stage's next
-run (dvc.yaml, `persist`), so it lies with the page that needs it, under DVC's digest, and needs no tracking server.
+Writes `report.html` (self-contained: nothing is fetched, no scripts), `report.json` (the same numbers), `headline.json` for `dvc
+metrics` (services never seen, then held-out planes of services that were seen) and `versions.json`, the profiles that drift is
+told from: of these data and of the version before. That file is read first and outlives the stage's next run (dvc.yaml,
+`persist`), so it lies with the page that needs it, under DVC's digest, and needs no tracking server.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import drift, params, site
-from pipelines.io import read_model, write_bytes, write_json
+from pipelines.io import read_model, write_bytes, write_headline, write_json
 from pipelines.pages import page, training_facts, training_page
 
+_HEADLINE = tuple(f"{of}_{n}" for of in ("never_seen", "seen") for n in ("a_cores_mae", "b_error_macro_pct", "b_false_met"))
 PAGE, FACTS, VERSIONS = "report.html", "report.json", "versions.json"
 
 
@@ -39,6 +41,7 @@ def run(name: str, rows: Path, labels: Path, models: Path, evaluate: Path, out: 
     html = page.render(training_page.build(facts)).encode()
     write_bytes(out / PAGE, html)
     write_json(out / FACTS, facts)
+    write_headline(out, {name: facts["headline"][name] for name in _HEADLINE})
     write_json(out / VERSIONS, kept.model_dump())
     site.refresh(out / PAGE)
     found = facts["drift"]

@@ -47,7 +47,7 @@ STORE_S = 60
 """How long a data base may be held by others: migrations of a new one take some seconds."""
 PIPELINE = "pipeline"
 """Tag `kind` of a pipeline run."""
-SECTIONS = ("label", "rows", "train", "compare", "evaluate")
+SECTIONS = ("label", "rows", "train", "split", "compare", "evaluate")
 """Of params.yaml, whose values decide what is trained and measured."""
 BUNDLE = "bundle_manifest_sha256"
 """Tag of runs, and of versions of models: the bundle that they went into."""

@@ -19,6 +19,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import torch
 
 from pipelines import params, tracking
 from pipelines.errors import BadInput, Interrupted, PipelineError
-from pipelines.fits import fitted, signature, tensors
+from pipelines.fits import by_service, fitted, signature, tensors
 from pipelines.fits.fit import Start, Stop, Watch
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -47,6 +48,9 @@ LEARNERS = {
 """Where a model is described (a regression: its SPEC) and what fits it. Imported by name, so that a model's stage depends on its
 own code and not on that of all (dvc.yaml)."""
 
+SPLIT = ("a", "b")
+"""Models that the section `split` of params.yaml is about."""
+
 
 def fit(
     model: str,
@@ -57,11 +61,13 @@ def fit(
     *,
     b: Fitted | None = None,
     begin: Start | None = None,
+    services: float | None = None,
 ) -> Fitted:
     """Train one model.
 
     Args:
         begin: weights to begin at, of `a`, `b` or `c`; None: random ones.
+        services: share of the services that the epoch of `a` and `b` is chosen on; None: planes of all of them.
 
     Raises:
         BadInput: there is nothing to learn from, or Model-B is missing.
@@ -71,7 +77,12 @@ def fit(
     fit_model = importlib.import_module(learner).fit_model
     settings = section(p, model)
     more = {} if begin is None else {"begin": begin}
-    if described is not None:
+    if model in SPLIT:
+        spec = importlib.import_module(str(described)).SPEC
+        parts = ("train",) if model == "a" else ("train", "none")
+        once = partial(fit_model, spec, table, settings, p.seed, out, watch, **more)
+        done = by_service.fit(once, table, (table.part(*parts), table.part("val")), services, p.seed)
+    elif described is not None:
         done = fit_model(importlib.import_module(described).SPEC, table, settings, p.seed, out, watch, **more)
     elif model == "c":
         if b is None:
@@ -137,7 +148,8 @@ def run(
             parent, child = runs
             child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
             losses = tracking.Losses(child)
-            done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin)
+            services = None if whole is None else whole.split.share(name)
+            done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin, services=services)
             stop.hold()
             about = {
                 "model": model,

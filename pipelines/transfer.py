@@ -10,14 +10,17 @@ platform's own bounds; the copied network is moved to them, so that it begins as
 A share of the samples is a share of the allocations that were measured, each with all its samples, as a shorter campaign would
 have them; the labels of the planes are taken as known (a frontier campaign finds them from few cells).
 
-Writes `transfer.json` (metrics: means over the seeds), `transfer.csv` (a row a fit), `curve_a.csv`, `curve_b.csv` (a row a
-share), and `headline.json` for `dvc metrics` (the errors with transfer and the reductions):
+Writes `transfer.json` (metrics: means over the seeds), `transfer.csv` (a row a fit), `measures.csv` (a row a fit and measure),
+`curve_a.csv`, `curve_b.csv` (a row a share), and `headline.json` for `dvc metrics` (the errors with transfer, those of what is
+simpler, and the reductions):
 
     a_mae_scratch, a_mae_transfer   mean absolute error of OAA and RCliff, cores and ways, all four
     b_mae_scratch, b_mae_transfer   mean absolute error of QoS capped at 1, in per cent
     ..._reduction_pct               how much lower the error is with transfer (the paper: 19.5 % for A, 12.9 % for B)
     ..._at_N_pct                    the same with N % of the samples
     a_mae_frozen_K, b_mae_frozen_K  with the first K layers kept as they were
+    a_cores_mae_..., a_ways_mae_...  of cores and of ways apart; b_macro_...: cells that meet and that miss QoS weigh the same
+    ..._constant, ..._nearest       of a constant (of B the better one) and of the nearest neighbour, taught with the same samples
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ from numpy.typing import NDArray
 
 from models import model_a, model_b
 from models.mlp import HIDDEN
-from pipelines import params
-from pipelines.fits import fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines import measures, params
+from pipelines.fits import balance, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits.cliff import cliff_distance
+from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.fit import Start
 from pipelines.fits.fit_oaa import predict_a
 from pipelines.fits.fitted import Fitted
@@ -45,7 +50,6 @@ from pipelines.samples import PLANT
 
 I64 = NDArray[np.int64]
 
-A_POINTS = ("oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways")
 LAYERS = len(HIDDEN) + 1
 
 
@@ -61,32 +65,65 @@ def some_cells(table: Table, rows: I64, share: float, seed: int) -> I64:
     return rows[np.isin(table.cell[rows], cells[chosen])]
 
 
-def error_of_a(table: Table, a: Fitted, test: I64) -> float:
-    """Mean absolute error over the points that the model has, cores and ways alike."""
+MEASURES = {"a": ("a_mae", "a_cores_mae", "a_ways_mae"), "b": ("b_error_pct", "b_error_macro_pct")}
+"""Of each model: the first is the paper's."""
+NAMES = {
+    "a_mae": "a_mae",
+    "a_cores_mae": "a_cores_mae",
+    "a_ways_mae": "a_ways_mae",
+    "b_error_pct": "b_mae",
+    "b_error_macro_pct": "b_macro",
+}
+"""What they are called in transfer.json."""
+BEGINNINGS = ("scratch", "transfer", "constant", "nearest")
+
+
+def errors_of_a(table: Table, a: Fitted, test: I64) -> dict[str, float]:
+    """The errors of balance.area_errors, and `a_mae` over the points that have a label, cores and ways alike."""
     names = [s.name for s in a.outputs]
-    points = [k for k, name in enumerate(names) if name in A_POINTS]
-    error = np.abs(predict_a(table, a, test) - table.labels(names)[table.plane[test]])
-    return float(np.nanmean(error[:, points]))
+    predicted, labels = predict_a(table, a, test), table.labels(names)[table.plane[test]]
+    points = [k for k, name in enumerate(names) if name in balance.A_POINTS]
+    return balance.area_errors(predicted, labels, names) | {"a_mae": float(np.nanmean(np.abs(predicted - labels)[:, points]))}
 
 
-def error_of_b(table: Table, b: Fitted, test: I64, cap: float, seed: int) -> float:
-    """`error_pct` of holdout.qos_errors."""
-    asked = holdout.questions(table, test, cap, seed)
-    return holdout.qos_errors(fit_qos.predict_qos(b, table, asked.rows, asked.cells), asked.qos)["error_pct"]
+def errors_of_b(asked: Asked, b: Fitted) -> dict[str, float]:
+    """The errors of balance.qos_measures."""
+    questions = asked.questions
+    predicted = fit_qos.predict_qos(b, asked.table, questions.rows, questions.cells)
+    measured = balance.qos_measures(predicted, questions.qos, asked.distance[questions.cells])
+    return {f"b_{name}": value for name, value in measured.items()}
+
+
+def taught_rows(letter: str, table: Table, share: float, seed: int) -> tuple[I64, I64]:
+    """Rows of a share of the new platform's samples, to train and to validate on."""
+    planes = ("train",) if letter == "a" else ("train", "none")
+    return some_cells(table, table.part(*planes), share, seed), some_cells(table, table.part("val"), share, seed)
 
 
 def fit(
-    letter: str, table: Table, p: params.Transfer, share: float, seed: int, begin: Start | None, test: I64, out: Path
-) -> tuple[float, int]:
-    """Fit one model to a share of the new platform's samples; returns its error and the number of samples."""
-    planes = ("train",) if letter == "a" else ("train", "none")
-    rows = (some_cells(table, table.part(*planes), share, seed), some_cells(table, table.part("val"), share, seed))
+    letter: str, asked: Asked, p: params.Transfer, share: float, seed: int, begin: Start | None, out: Path
+) -> tuple[dict[str, float], int]:
+    """Fit one model to a share of the new platform's samples; returns its errors and the number of samples."""
+    table = asked.table
+    rows = taught_rows(letter, table, share, seed)
     samples = len(rows[0]) + len(rows[1])
     if letter == "a":
-        return error_of_a(table, fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=rows, begin=begin), test), samples
-    return error_of_b(
-        table, fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=rows, begin=begin), test, p.b.qos_cap, seed
-    ), samples
+        a = fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=rows, begin=begin)
+        return errors_of_a(table, a, asked.rows), samples
+    return errors_of_b(asked, fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=rows, begin=begin)), samples
+
+
+def simple(asked: Asked, p: params.Params, share: float, seed: int) -> dict[str, dict[str, float]]:
+    """Errors of a constant, of B the better one by each measure, and of the nearest neighbour: taught with the same samples."""
+    table = asked.table
+    known = Material(table, *(taught_rows(letter, table, share, seed)[0] for letter in MEASURES))
+    found = comparators.measure(known, asked, p, p.transfer.b, seed)
+    errors: dict[str, dict[str, float]] = {"constant": {}, "nearest": {}}
+    for measure in NAMES:
+        for name, methods in (("constant", measures.CONSTANTS), ("nearest", ("nearest",))):
+            if values := [found[f"{measure}_{m}"] for m in methods if f"{measure}_{m}" in found]:
+                errors[name][measure] = min(values)
+    return errors
 
 
 def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Params) -> dict[str, float]:
@@ -96,10 +133,12 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
     for letter in ("a", "b"):
         known = fitted.summary(models / letter).plant_version
         fitted.same_plant(str(models / letter), known, table.about.made_by.get(PLANT))
-    test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
-    make_folder(out)
     settings = p.transfer
+    test = holdout.test_rows(table, p.evaluate.max_rows, p.evaluate.seed)
+    distance = cliff_distance(table)
+    make_folder(out)
     rows: list[list[Any]] = []
+    simpler: dict[tuple[float, int], dict[str, dict[str, float]]] = {}
     for letter in ("a", "b"):
         source = fitted.load(models / letter)
         beginning = Start(source.weights, (), tuple(source.inputs), tuple(source.outputs))
@@ -108,23 +147,40 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
         for share, frozen in plans:
             for seed in settings.seeds:
                 begin = None if frozen is None else replace(beginning, frozen=tuple(range(frozen)))
-                error, samples = fit(letter, table, settings, share, seed, begin, test, out)
-                rows.append([letter, "scratch" if frozen is None else "transfer", frozen or 0, share, samples, seed, error])
-                print(
-                    f"transfer: model {letter}: {rows[-1][1]}, {share:.0%} of the samples, seed {seed}: {error:.4g}", flush=True
-                )
+                asked = Asked(table, test, holdout.questions(table, test, settings.b.qos_cap, seed), distance)
+                errors, samples = fit(letter, asked, settings, share, seed, begin, out)
+                rows.append(_row(letter, "scratch" if frozen is None else "transfer", frozen or 0, share, samples, seed, errors))
+                if frozen is None:
+                    if (share, seed) not in simpler:
+                        simpler[share, seed] = simple(asked, p, share, seed)
+                    rows += [_row(letter, name, 0, share, samples, seed, of) for name, of in simpler[share, seed].items()]
+                told = f"{share:.0%} of the samples, seed {seed}: {errors[MEASURES[letter][0]]:.4g}"
+                print(f"transfer: model {letter}: {'scratch' if frozen is None else 'transfer'}, {told}", flush=True)
     metrics = summarise(rows, settings.shares)
-    write_bytes(out / "transfer.csv", csv_bytes(["model", "begin", "frozen", "share", "samples", "seed", "error"], rows))
+    write_bytes(out / "transfer.csv", csv_bytes([*_COLUMNS, "error"], [r[:7] for r in rows]))
+    apart = [[*r[:6], name, value] for r in rows for name, value in r[7].items()]
+    write_bytes(out / "measures.csv", csv_bytes([*_COLUMNS, "measure", "error"], apart))
     for letter in ("a", "b"):
         write_bytes(out / f"curve_{letter}.csv", curve_csv(rows, letter, settings.shares))
     write_json(out / "transfer.json", metrics)
-    told = [f"{letter}_{name}" for letter in "ab" for name in ("mae_transfer", "reduction_pct")]
-    write_headline(out, {name: metrics[name] for name in told})
+    shown = [f"{letter}_{name}" for letter in "ab" for name in ("mae_transfer", "mae_constant", "reduction_pct")]
+    write_headline(out, {name: metrics[name] for name in shown if name in metrics})
     return metrics
 
 
-def _errors(rows: Sequence[Sequence[Any]], letter: str, begin: str, frozen: int, share: float) -> list[float]:
-    return [r[6] for r in rows if (r[0], r[1], r[2], r[3]) == (letter, begin, frozen, share)]
+_COLUMNS = ("model", "begin", "frozen", "share", "samples", "seed")
+
+
+def _row(letter: str, begin: str, frozen: int, share: float, samples: int, seed: int, errors: dict[str, float]) -> list[Any]:
+    kept = {name: errors[name] for name in MEASURES[letter] if name in errors}
+    return [letter, begin, frozen, share, samples, seed, errors.get(MEASURES[letter][0], float("nan")), kept]
+
+
+def _errors(
+    rows: Sequence[Sequence[Any]], letter: str, begin: str, frozen: int, share: float, measure: str | None = None
+) -> list[float]:
+    found = [r for r in rows if (r[0], r[1], r[2], r[3]) == (letter, begin, frozen, share)]
+    return [r[6] if measure is None else r[7].get(measure, float("nan")) for r in found]
 
 
 def summarise(rows: Sequence[Sequence[Any]], shares: Sequence[float]) -> dict[str, float]:
@@ -137,6 +193,11 @@ def summarise(rows: Sequence[Sequence[Any]], shares: Sequence[float]) -> dict[st
             metrics[f"{letter}_mae_scratch{suffix}"] = scratch
             metrics[f"{letter}_mae_transfer{suffix}"] = moved
             metrics[f"{letter}_reduction_pct{suffix}"] = 100.0 * (1.0 - moved / scratch)
+            for measure in MEASURES[letter]:
+                for begin in BEGINNINGS:
+                    value = float(np.mean(_errors(rows, letter, begin, 0, share, measure)))
+                    if np.isfinite(value):
+                        metrics[f"{NAMES[measure]}_{begin}{suffix}"] = value
         for frozen in sorted({r[2] for r in rows if r[2]}):
             metrics[f"{letter}_mae_frozen_{frozen}"] = float(np.mean(_errors(rows, letter, "transfer", frozen, max(shares))))
     return metrics
@@ -148,11 +209,11 @@ def curve_csv(rows: Sequence[Sequence[Any]], letter: str, shares: Sequence[float
     for share in sorted(shares):
         samples = float(np.mean([r[4] for r in rows if r[0] == letter and r[3] == share]))
         line = [share, samples]
-        for begin in ("scratch", "transfer"):
+        for begin in BEGINNINGS:
             errors = _errors(rows, letter, begin, 0, share)
             line += [float(np.mean(errors)), min(errors), max(errors)]
         lines.append(line)
-    names = [f"{begin}{end}" for begin in ("scratch", "transfer") for end in ("", "_least", "_most")]
+    names = [f"{begin}{end}" for begin in BEGINNINGS for end in ("", "_least", "_most")]
     return csv_bytes(["share", "samples", *names], lines)
 
 

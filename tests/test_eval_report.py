@@ -382,6 +382,20 @@ def test_one_seed_gives_no_interval(tmp_path: Path) -> None:
     assert "over seeds, Student's t" in eval_page._intervals(more_seeds)
 
 
+def test_intervals_say_that_they_know_of_one_training(tmp_path: Path) -> None:
+    """Over workloads and seeds of one bundle: how far another training would be off is in none of them."""
+    out = write(tmp_path / "lc3", [row(f"lc3-{k:02}", "osml-plus", 1, 1.0) for k in (1, 2)])
+    (found,) = facts_of(out)["sets"]
+    said = "One training of the models: scatter between trainings is not in the intervals of policies that ask models."
+    for bundles, wanted in (
+        (1, said),
+        (2, said.replace("One training of the models", "2 bundles, one training each")),
+        (0, None),
+    ):
+        text = eval_page._intervals({**found, "bundles": bundles})
+        assert (wanted in text) if wanted else ("training" not in text)
+
+
 def test_no_time_is_below_zero() -> None:
     """0, 0 and 3 s: 1 +- 4.3 s would begin at -3.3 s."""
     found = eval_stats.over_seeds([0.0, 0.0, 3.0])

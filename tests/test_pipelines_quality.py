@@ -16,10 +16,11 @@ from synthetic import Campaign, write
 
 from models import export, features, model_a
 from models.mlp import Mlp
-from pipelines import compare, evaluate, generalise, label, params, train, transfer
+from pipelines import evaluate, generalise, label, params, train, transfer
 from pipelines import rows as rows_stage
 from pipelines.errors import BadInput
-from pipelines.fits import fit_oaa, fitted, holdout, rowfile, tensors
+from pipelines.fits import comparators, fit_oaa, fitted, holdout, rowfile, tensors
+from pipelines.fits.cliff import DISTANCES, cliff_distance
 from pipelines.fits.fit import Start
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -99,7 +100,7 @@ def models(folder: Path) -> Path:
 
 
 def test_steps_to_the_cliff_are_counted_along_the_nearer_axis() -> None:
-    distance = evaluate.cliff_distance(
+    distance = cliff_distance(
         plane_table(
             [
                 [0.1, 0.1, 0.1, 0.1],
@@ -118,8 +119,8 @@ def test_steps_to_the_cliff_are_counted_along_the_nearer_axis() -> None:
 
 
 def test_a_plane_without_a_cliff_is_far_from_it() -> None:
-    assert set(evaluate.cliff_distance(plane_table([[1.5, 2.0], [2.0, 2.0]]))) == {evaluate.DISTANCES}
-    assert set(evaluate.cliff_distance(plane_table([[0.5, 0.2], [float("nan"), 0.0]]))) == {-evaluate.DISTANCES}
+    assert set(cliff_distance(plane_table([[1.5, 2.0], [2.0, 2.0]]))) == {DISTANCES}
+    assert set(cliff_distance(plane_table([[0.5, 0.2], [float("nan"), 0.0]]))) == {-DISTANCES}
 
 
 def test_all_methods_are_asked_about_planes_that_none_was_taught(table: Table) -> None:
@@ -140,13 +141,13 @@ def test_nothing_held_out_is_an_error_with_the_remedy(table: Table) -> None:
         holdout.test_rows(without, 10, 1)
 
 
-@pytest.mark.parametrize("method", list(compare.METHODS))
+@pytest.mark.parametrize("method", list(comparators.METHODS))
 def test_a_comparator_finds_what_can_be_found_and_finds_it_again(method: str) -> None:
     """A linear target, little noise: each method does better than the mean by far, with the same bits every time."""
     rng = np.random.default_rng(1)
     x = rng.random((2000, 3)).astype(np.float32)
     y = 4.0 * x[:, 0].astype(np.float64) + rng.normal(0.0, 0.01, 2000)
-    fit = compare.METHODS[method]
+    fit = comparators.METHODS[method]
     found = fit(x[:1500], y[:1500], x[1500:], P.compare)
     assert np.abs(found - y[1500:]).mean() < 0.25 * np.abs(y[1500:] - y[:1500].mean()).mean()
     assert np.array_equal(found, fit(x[:1500], y[:1500], x[1500:], P.compare))
@@ -156,8 +157,8 @@ def test_the_nearest_neighbour_is_the_label_of_a_training_sample(table: Table) -
     test, known = table.part("test"), table.part("train")
     names = ["alloc_cores", "ipc"]
     x, y = table.matrix(names, known).astype(np.float32), np.arange(len(known), dtype=np.float64)
-    assert np.array_equal(compare.nearest(x, y, x[::7], P.compare), y[::7])
-    assert set(compare.nearest(x, y, table.matrix(names, test).astype(np.float32), P.compare)) <= set(y)
+    assert np.array_equal(comparators.nearest(x, y, x[::7], P.compare), y[::7])
+    assert set(comparators.nearest(x, y, table.matrix(names, test).astype(np.float32), P.compare)) <= set(y)
 
 
 def test_an_error_is_held_against_the_best_comparator() -> None:
@@ -283,7 +284,7 @@ def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, mode
     out = folder / "transfer"
     found = transfer.run(folder / "big-rows", folder / "big-label", models, out, P)
     fits = rows_of((out / "transfer.csv").read_bytes())
-    assert len(fits) == 2 * 2 * (2 * 2 + 1)  # models, seeds, shares x beginnings + one frozen
+    assert len(fits) == 2 * 2 * (2 * 4 + 1)  # models, seeds, shares x beginnings and comparators + one frozen
     assert found == json.loads((out / "transfer.json").read_text())
 
     def mean(**wanted: str) -> float:
@@ -293,6 +294,8 @@ def test_transfer_measures_both_beginnings_on_the_same_planes(folder: Path, mode
     assert found["b_mae_scratch_at_10_pct"] == pytest.approx(mean(model="b", begin="scratch", share="0.1"), rel=1e-4)
     assert found["a_mae_frozen_1"] == pytest.approx(mean(model="a", begin="transfer", frozen="1"), rel=1e-4)
     assert found["a_reduction_pct"] == pytest.approx(100 * (1 - found["a_mae_transfer"] / found["a_mae_scratch"]))
+    assert found["a_mae_constant"] == pytest.approx((found["a_cores_mae_constant"] + found["a_ways_mae_constant"]) / 2, rel=1e-4)
+    assert {"b_mae_constant", "b_mae_nearest_at_10_pct", "b_macro_transfer", "a_ways_mae_transfer"} <= set(found)
     curve = rows_of((out / "curve_b.csv").read_bytes())
     assert [float(r["share"]) for r in curve] == [0.1, 1.0]
     assert float(curve[0]["samples"]) < 0.2 * float(curve[1]["samples"])
@@ -337,20 +340,30 @@ def test_models_are_asked_about_another_platform_as_they_are_and_rescaled(folder
     found = generalise.foreign(folder / "big-rows", folder / "big-label", models, on, out, P)
     assert {"a_mae_as_is", "a_mae_rescaled", "b_error_pct_as_is", "b_error_pct_rescaled"} <= set(found)
     assert [r["service"] for r in rows_of((out / "generalise.csv").read_bytes())] == ["alpha", "beta", "gamma"]
-    own = generalise.foreign(folder / "rows", folder / "label", models, on, out, P)
-    assert "a_mae" in own
+    taught = (folder / "rows", folder / "label")
+    own = generalise.foreign(folder / "rows", folder / "label", models, on, out, P, taught)
+    assert {"a_mae", "a_mae_constant", "a_ways_mae_nearest", "b_error_pct_constant", "b_false_met_constant"} <= set(own)
+    with pytest.raises(BadInput, match="is not what the models in"):
+        generalise.foreign(folder / "rows", folder / "label", models, on, out, P, (folder / "big-rows", folder / "big-label"))
     assert "a_mae_rescaled" not in own
 
 
 def test_leaving_each_service_out_gives_a_row_a_service(folder: Path, table: Table) -> None:
     out = folder / "generalise"
-    found = generalise.services(folder / "rows", folder / "label", out, P)
+    twice = P.model_copy(update={"generalise": P.generalise.model_copy(update={"trainings": 2})})
+    found = generalise.services(folder / "rows", folder / "label", out, twice)
     rows = rows_of((out / "generalise.csv").read_bytes())
     assert [r["service"] for r in rows] == ["alpha", "beta", "gamma"]
     assert found["a_mae"] == pytest.approx(np.mean([float(r["a_mae"]) for r in rows]), rel=1e-4)
     labels = table.labels(["oaa_cores"])[:, 0]
     assert np.isfinite(labels).all()
     assert found["a_mae_constant"] > 0
+    assert {"b_error_macro_pct_constant", "a_cores_mae_nearest", "b_cliff_verdicts"} <= set(found)
+    assert found["trainings"] == 2
+    assert found["a_mae_least"] < found["a_mae"] < found["a_mae_most"]
+    told = json.loads((out / "headline.json").read_text())
+    assert next(iter(told)) == "a_cores_mae"
+    assert told["b_error_pct_constant"] == pytest.approx(found["b_error_pct_constant"])
 
 
 def test_a_begun_network_learns_at_its_own_rate(table: Table, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from models import export, features, osml_b
 from pipelines import compare, evaluate, label, measures, params, rows, train
 from pipelines.artefact import bundle
 from pipelines.errors import BadInput
-from pipelines.fits import fit_ddpg, fitted, tensors
+from pipelines.fits import comparators, fit_ddpg, fitted, tensors
 from pipelines.io import sha256_file
 from pipelines.pages.card import model_card
 
@@ -102,7 +102,7 @@ def test_every_measure_has_a_name_that_the_gate_may_name(metrics: dict[str, floa
     assert measures.AREA == features.MODEL_A_OUTPUTS
     assert measures.ACTIONS == features.ACTIONS
     assert measures.B_POINTS == osml_b.OUTPUTS
-    assert tuple(compare.METHODS) == measures.METHODS
+    assert tuple(comparators.METHODS) == measures.LEARNERS
 
 
 def test_models_beat_the_simple_baselines_on_unseen_planes(metrics: dict[str, float]) -> None:
@@ -463,6 +463,7 @@ def imported(module: str) -> set[str]:
 STAGES = {
     "names": ["pipelines.names"],
     "label": ["pipelines.label"],
+    "ways": ["pipelines.ways"],
     "rows": ["pipelines.rows"],
     "train": ["pipelines.train", *(m for name in ("a", "b") for m in train.LEARNERS[name])],
     "train-c": ["pipelines.train", *(m for m in train.LEARNERS["c"] if m)],
@@ -499,6 +500,9 @@ def test_a_stage_is_run_again_by_its_own_parameters_alone() -> None:
     for name in ("train", "train-c", "train-osml"):
         for model in stages[name].get("matrix", {}).get("model", [""]):
             used = {p.replace("${item.model}", model) for p in stages[name].get("do", stages[name])["params"]}
+            # what A and B are stopped by, and no other model
+            assert ("split" in used) == (name == "train")
+            used -= {"split"}
             assert used <= known
             assert len(used - {"train.seed", "train.threads"}) == 1
             seen |= used

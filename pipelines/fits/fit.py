@@ -160,10 +160,12 @@ def train(
     out: Path,
     watch: Watch | None = None,
     per_epoch: int | None = None,
+    keep: int | None = None,
 ) -> Course:
     """Train a Lightning module.
 
     Args:
+        keep: the epoch whose weights are kept, counted from 0; None: the one with the least `val_loss`.
         names: of the losses to keep.
         watch: None: a signal ends the process.
         per_epoch: batches of an epoch; None: all.
@@ -183,7 +185,10 @@ def train(
             course.history.append({"epoch": float(trainer.current_epoch), **seen})
             if watch is not None and watch.losses is not None:
                 watch.losses(trainer.current_epoch, seen)
-            if seen.get(VAL_LOSS, np.inf) < least:
+            if keep is not None:
+                if trainer.current_epoch == keep:
+                    course.weights = numpy_weights(pl_module.net)
+            elif seen.get(VAL_LOSS, np.inf) < least:
                 least, course.weights = seen[VAL_LOSS], numpy_weights(pl_module.net)
 
         def on_train_batch_end(self, *_: Any) -> None:
@@ -343,10 +348,12 @@ def fit_regression(
     *,
     begun: bool = False,
     memory: Sequence[int] = (),
+    keep: int | None = None,
 ) -> tuple[export.Weights, Course]:
     """Train; returns weights of the best validation epoch, where there are validation planes, else of the last.
 
     Args:
+        keep: the epoch whose weights are returned instead.
         begun: the network is not random: training begins from the function that it is.
         memory: columns of the memory sizes, for `hide_memory`.
     """
@@ -366,7 +373,7 @@ def fit_regression(
         return (scaled(x),)
 
     hook = net.register_forward_pre_hook(look)
-    course = train(module, train_batches, val_batches, ("train_loss", VAL_LOSS), p.epochs, out, watch)
+    course = train(module, train_batches, val_batches, ("train_loss", VAL_LOSS), p.epochs, out, watch, keep=keep)
     hook.remove()
     weights = course.weights if course.weights is not None else numpy_weights(net)
     return checked(standard.folded(weights), "training", "lr"), course

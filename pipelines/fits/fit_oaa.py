@@ -51,12 +51,14 @@ def fit_model(
     *,
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
+    keep: int | None = None,
 ) -> Fitted:
     """Train on the planes of the training split; the weights are those of the epoch that is best on the validation split.
 
     Args:
         rows: to train and to validate on; None: all of those splits.
         begin: None: at random weights.
+        keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs, table)
@@ -83,6 +85,14 @@ def fit_model(
     net = fit.network(spec, p, bounds, scales, seed, begin)
     val_batches = batches(val, False) if len(val) else None
     weights, course = fit.fit_regression(
-        net, batches(train, True), val_batches, p, out, watch, begun=begin is not None, memory=fit.memory_columns(bounds)
+        net,
+        batches(train, True),
+        val_batches,
+        p,
+        out,
+        watch,
+        begun=begin is not None,
+        memory=fit.memory_columns(bounds),
+        keep=keep,
     )
     return fit.finished(Fitted(weights, bounds, scales, missing), course, table, start, spec.alone)

@@ -33,12 +33,14 @@ def fit_model(
     *,
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
+    keep: int | None = None,
 ) -> Fitted:
     """Train on the planes of the training split and on those without a feasible cell.
 
     Args:
         rows: to train and to validate on; None: all of those splits.
         begin: None: at random weights.
+        keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs, table)
@@ -66,7 +68,15 @@ def fit_model(
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
     weights, course = fit.fit_regression(
-        net, batches(questions, False), val_batches, p, out, watch, begun=begin is not None, memory=fit.memory_columns(bounds)
+        net,
+        batches(questions, False),
+        val_batches,
+        p,
+        out,
+        watch,
+        begun=begin is not None,
+        memory=fit.memory_columns(bounds),
+        keep=keep,
     )
     return fit.finished(Fitted(weights, bounds, [scale], missing, settings={"qos_cap": p.qos_cap}), course, table, start)
 

@@ -533,6 +533,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "harm": g.harm(),
                 "unjudged": g.unjudged(),
                 "interval": _interval(g),
+                "bundles": g.rows["bundle"].drop_nulls().n_unique(),
                 "workloads": g.rows["workload"].n_unique(),
                 "seeds": len(g.seeds()),
                 "lc": sorted(g.rows["lc"].unique().to_list()),

@@ -403,6 +403,18 @@ def _sets(facts: Facts) -> Section:
 
 def _intervals(s: Facts) -> str:
     """What stands in brackets, and what has none."""
+    return " ".join([_over(s), *_trainings(s)])
+
+
+def _trainings(s: Facts) -> list[str]:
+    """Of how many trainings figures of policies with models are: no interval over workloads or seeds knows how these scatter."""
+    if not s["bundles"] or s["interval"] is None:
+        return []
+    of = "One training of the models" if s["bundles"] == 1 else f"{s['bundles']} bundles, one training each"
+    return [f"{of}: scatter between trainings is not in the intervals of policies that ask models."]
+
+
+def _over(s: Facts) -> str:
     several = "Run several: surefootd eval --seeds 5."
     if s["interval"] is None:
         return "No intervals: one workload gives none." if s["drawn"] else f"No intervals: one seed gives none. {several}"

@@ -7,8 +7,18 @@ METHODS = {
     "nearest": "nearest neighbour",
     "linear": "linear fit",
     "lightgbm": "LightGBM",
-    "constant": "best constant",
+    "constant": "constant",
+    "median": "constant, median of QoS",
 }
+BALANCED = {
+    "error_met_pct": ("QoS capped at 1 where it is met, mean absolute error", "%"),
+    "error_missed_pct": ("QoS capped at 1 where it is missed, mean absolute error", "%"),
+    "error_macro_pct": ("mean of the errors where QoS is met and where it is missed", "%"),
+    "false_met": ("“met” said where QoS is missed", "share of what misses"),
+    "harm_pct": ("harm: how far QoS is below its target where “met” was said falsely", "% of QoS"),
+    "cliff_verdicts": ("verdicts right within one step of the cliff", "share"),
+}
+"""Model-B's measures in which no constant does well: words and unit."""
 MODELS = {
     "a": "Model-A (OSML+)",
     "b": "Model-B (OSML+)",
@@ -45,6 +55,12 @@ def describe(metric: str) -> tuple[str, str]:
         ("", metric),
     )
     who = f"{MODELS[model]}: " if model else ""
+    if rest in BALANCED:
+        text, unit = BALANCED[rest]
+        return f"{who}{text}", unit
+    if rest in ("cores_mae", "ways_mae"):
+        what = rest.removesuffix("_mae")
+        return f"{who}{what} of OAA and RCliff, mean absolute error", what
     if rest == "mae":
         return f"{who}OAA and RCliff, cores and ways together, mean absolute error", "cores or ways"
     if rest == "qos_mae":

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_ERRORS = ("_mae", "_error_pct", "_accuracy")
-_HIGHER = "_accuracy"
-_SPLITS = ("carried", "overloaded")  # of one figure, not other methods
+from pipelines.measures import BALANCED, CONSTANTS
+
+_ERRORS = ("_mae", "_error_pct", "_accuracy", *(f"_{name}" for name in BALANCED))
+HIGHER = ("_accuracy", "_cliff_verdicts")
+"""Shares of what is right: the higher, the better."""
+ONE_SIDED = ("_error_met_pct", "_error_missed_pct", "_false_met", "_harm_pct")
+"""Whoever says one thing of all cells is right on one side: shown beside the comparators, and not judged by them."""
+_SPLITS = ("carried", "overloaded", "least", "most")  # of one figure, not other methods
+SIMPLE = ("constant", "nearest")
+"""Comparators whose figure stands in every table, by what they are."""
 _FILE = Path(__file__).with_name("published.csv")
 
 
@@ -64,7 +71,7 @@ def errors(
     margin: float,
     models: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
-    """Each error with the best comparator's and the paper's.
+    """Each error with the better constant's, the nearest neighbour's, the best comparator's and the paper's.
 
     Args:
         margin: an error up to this much above the comparator's is no worse.
@@ -79,10 +86,13 @@ def errors(
         others = comparators(metrics, name)
         theirs = find(figures, stage, name, platform)
         row: dict[str, Any] = {"metric": name, "ours": ours, "comparators": others, "best": None, "over_best": None}
-        row |= {"no_worse": None, "paper": None, "within_paper": None}
-        if others and ours is not None:
-            higher = name.endswith(_HIGHER)
-            best = (max if higher else min)(others, key=lambda m: others[m])
+        row |= {"no_worse": None, "paper": None, "within_paper": None} | dict.fromkeys(SIMPLE)
+        higher = name.endswith(HIGHER)
+        better = max if higher else min
+        row["constant"] = better((others[m] for m in CONSTANTS if m in others), default=None)
+        row["nearest"] = others.get("nearest")
+        if others and ours is not None and not name.endswith(ONE_SIDED):
+            best = better(others, key=lambda m: others[m])
             # by errors: of an accuracy, what it lacks of 1
             mine, its = (1 - ours, 1 - others[best]) if higher else (ours, others[best])
             row["best"] = best

@@ -20,6 +20,7 @@ from pipelines.errors import BadInput
 from pipelines.fits import fitted, rowfile
 from pipelines.inputs import SUMMARY_BYTES, Unreadable, message, read_text
 from pipelines.io import read_json
+from pipelines.measures import CONSTANTS
 from pipelines.pages import published
 from pipelines.pages.published import Published, errors
 from pipelines.tables import of_stage
@@ -62,7 +63,7 @@ def gather(
     commit, dirty = tracking.git_state()
     figures = published.read()
     platform = about.platform.name
-    values = p.model_dump(include={"label", "rows", "train", "evaluate", "compare", "report"})
+    values = p.model_dump(include={"label", "rows", "train", "split", "evaluate", "compare", "report"})
     training = drift.Trained(
         data_sha256=about.data_sha256,
         campaign=about.campaign,
@@ -109,7 +110,25 @@ def gather(
         "drift": None if before is None else drift.compare(before, now, p.report),
         "changed": None if trained_before is None else drift.changed(trained_before, training),
     }
+    facts["headline"] = headline(facts)
     return facts, known.with_newest(now, training)
+
+
+HEADLINE = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_error_macro_pct", "b_false_met", "b_harm_pct", "b_cliff_verdicts")
+"""How far off, and is it safe."""
+
+
+def headline(facts: Mapping[str, Any]) -> dict[str, float | None]:
+    """What a reader asks first: of services never seen, then of planes held out of services that were; None: not measured."""
+    alone = facts["unseen"]["leave_one_out"]
+    told: dict[str, float | None] = {}
+    for of, metrics in (("never_seen", alone["metrics"] if alone else {}), ("seen", facts["metrics"])):
+        for name in HEADLINE:
+            told[f"{of}_{name}"] = metrics.get(name)
+            constants = [metrics[f"{name}_{m}"] for m in CONSTANTS if f"{name}_{m}" in metrics]
+            better = max if name.endswith(published.HIGHER) else min
+            told[f"{of}_{name}_constant"] = better(constants) if constants else None
+    return told
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.measures import RATIOS
 from pipelines.pages import training_charts as charts
 from pipelines.pages.metric_words import METHODS, MODELS, describe, other
 from pipelines.pages.page import (
@@ -23,14 +24,15 @@ from pipelines.pages.page import (
     number,
     per_cent,
 )
-from pipelines.pages.training_facts import flat
+from pipelines.pages.published import HIGHER
+from pipelines.pages.training_facts import HEADLINE, flat
 from pipelines.samples import VERDICTS
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 _SEEDS = {"split": "label", "training": "train", "evaluation": "evaluate", "comparators": "compare"}
-_VERSIONS = {"_as_is": ", as they are", "_rescaled": ", rescaled", "_constant": ", of the median label"}
+_VERSIONS = {"_as_is": ", as they are", "_rescaled": ", rescaled", "_constant": ", of a constant", "_nearest": ", of the nearest"}
 """Ends of a metric that is not of the models as they were trained and measured (pipelines/generalise.py)."""
 _LOSSES = {"critic_loss": "critic", "actor_loss": "actor (a return, larger in size is better)"}
 
@@ -43,8 +45,8 @@ def build(facts: Facts) -> Page:
     page = Page(
         title=f"Training report: {facts['dataset']}",
         lede=(
-            "What the models of one data set were trained on, how far off they are where they never looked, what the papers and "
-            "simpler methods reach, and what changed since the training before."
+            f"{' '.join(_headline(facts))} Below: what the models of one data set were trained on, how far off they are where "
+            "they never looked, what the papers and simpler methods reach, and what changed since the training before."
         ),
         facts=[
             ("data", f"{trained['campaign']}, SHA-256 {trained['data_sha256']}"),
@@ -57,20 +59,84 @@ def build(facts: Facts) -> Page:
         footer="Made by the stage `report` (pipelines/report.py) from what the others left; report.json has the same numbers.",
     )
     page.tiles = _tiles(facts)
-    # in the order of a reader's questions: how good, better than before, where not, how far it carries, how it was made
+    # in the order of a reader's questions: how good where it never was, and where it was, better than before, where not, how made
     page.sections = [
+        _unseen(facts),
         _errors(facts),
         _changed(facts),
         _drift(facts),
         _where(facts),
         _calibration(facts),
-        _unseen(facts),
         _transfer(facts),
         _importance(facts),
         _training(facts),
         _data(facts),
     ]
     return page
+
+
+def _headline(facts: Facts) -> list[str]:
+    """How far off, for whom, is it safe: first of services never seen, then of those that were."""
+    told, alone = facts["headline"], facts["unseen"]["leave_one_out"]
+    if alone is None:
+        lines = [
+            f"Services never seen: not measured (name {facts['dataset']} in leave_one_out in params.yaml), so nothing below says "
+            "what the models are worth for them."
+        ]
+    else:
+        rows = alone["by_service"] or []
+        lines = [f"Services never seen ({len(rows)}, each left out once): {_off(told, 'never_seen')}"]
+        if worst := _worst(rows):
+            lines.append(f"Worst: {worst}.")
+        lines.append(_scatter(alone["metrics"]))
+    lines.append(f"Held-out loads of the {counted(len(facts['trained_on']['services']), 'service')} seen: {_off(told, 'seen')}")
+    return lines
+
+
+def _off(told: Mapping[str, float | None], of: str) -> str:
+    """The figures of one kind of question, each with the constant's."""
+
+    def figure(name: str, scale: float = 1.0, unit: str = "") -> str:
+        ours, constant = told[f"{of}_{name}"], told[f"{of}_{name}_constant"]
+        if ours is None:
+            return "not measured"
+        beside = "" if constant is None else f" (a constant {number(scale * constant)}{unit})"
+        return f"{number(scale * ours)}{unit}{beside}"
+
+    safe = told[f"{of}_b_false_met"]
+    harm = told[f"{of}_b_harm_pct"]
+    said = "whether it is safe was not measured." if safe is None else f"it calls {per_cent(safe)} of what misses QoS met"
+    if safe is not None:
+        said += f", which then falls short by {number(harm)} %." if safe > 0 else "."
+    return (
+        f"Model-A is off by {figure('a_cores_mae')} cores and {figure('a_ways_mae')} ways; Model-B by "
+        f"{figure('b_error_pct', unit=' %')} of QoS, and {figure('b_error_macro_pct', unit=' %')} where cells that meet and that "
+        f"miss weigh the same; {said}"
+    )
+
+
+def _worst(rows: Rows) -> str:
+    """The services that the models are furthest off for."""
+    found = []
+    for name, letter in (("a_cores_mae", "A"), ("b_error_macro_pct", "B")):
+        known = [r for r in rows if r.get(name) is not None]
+        if known:
+            row = max(known, key=lambda r: float(r[name]))
+            found.append(f"{row['service']} for Model-{letter} ({number(row[name])}{' %' if letter == 'B' else ' cores'})")
+    return ", ".join(found)
+
+
+def _scatter(metrics: Mapping[str, float]) -> str:
+    """What is known of how far trainings scatter."""
+    count = int(metrics.get("trainings") or 1)
+    if count == 1:
+        return "One training: scatter between trainings is not in these figures."
+    spans = [
+        f"{describe(n)[0].split(': ', 1)[-1]} {number(metrics[f'{n}_least'])} to {number(metrics[f'{n}_most'])}"
+        for n in ("a_cores_mae", "a_ways_mae", "b_error_pct")
+        if f"{n}_least" in metrics
+    ]
+    return f"Of {count} trainings, least to most: {'; '.join(spans)}."
 
 
 def _commit(commit: str | None, dirty: bool | None) -> str:
@@ -104,7 +170,7 @@ def _tiles(facts: Facts) -> list[Tile]:
         Tile(
             f"errors within {100 * margin:g} % of the best comparator's",
             f"{fair} of {len(compared)}" if compared else "no comparators",
-            "nearest neighbour, linear fit, LightGBM: the best of them for each error"
+            "constant, nearest neighbour, linear fit, LightGBM: the best of them for each error"
             if compared
             else "stage compare was not run",
             "" if compared and fair == len(compared) else "missing",
@@ -129,18 +195,18 @@ def _tiles(facts: Facts) -> list[Tile]:
 
 def _higher(metric: str) -> bool:
     """Whether more is better."""
-    return metric.endswith(("_accuracy", "_reduction_pct"))
+    return metric.endswith((*HIGHER, "_reduction_pct"))
 
 
 def _lacks(metric: str, value: float) -> float:
     """An error: of an accuracy, what it lacks of 1."""
-    return 1 - value if metric.endswith("_accuracy") else value
+    return 1 - value if metric.endswith(HIGHER) else value
 
 
 def _times(e: Mapping[str, Any]) -> float | None:
     """How many times the paper's error ours is."""
     its = _lacks(e["metric"], e["paper"]["value"])
-    return None if _higher(e["metric"]) and not e["metric"].endswith("_accuracy") else _lacks(e["metric"], e["ours"]) / its
+    return None if _higher(e["metric"]) and not e["metric"].endswith(HIGHER) else _lacks(e["metric"], e["ours"]) / its
 
 
 def _span(values: Sequence[float]) -> str:
@@ -251,7 +317,7 @@ def _outside(facts: Facts) -> list[Any]:
         names = ", ".join(_short_name(e["metric"]) for e in reached)
         blocks.append(
             Text(
-                f"On the same rows no simple method (nearest neighbour, linear fit, LightGBM) is within the paper's in "
+                f"On the same rows no simple method (constant, nearest neighbour, linear fit, LightGBM) is within the paper's in "
                 f"{len(compared) - len(reached)} of these {len(compared)}: there the figure says how hard these data are. "
                 + (f"One is in {len(reached)} ({names}): there the network has room." if reached else "")
             )
@@ -286,7 +352,7 @@ def _against_paper(e: Mapping[str, Any]) -> Any:
 
 def _against_best(e: Mapping[str, Any], margin: float) -> Any:
     if e["no_worse"] is None:
-        return "no comparator"
+        return "not judged: one side" if e["comparators"] else "no comparator"
     ratio = e["over_best"]
     text = "" if ratio is None else f"{number(ratio)} × its error"
     if e["no_worse"]:
@@ -308,13 +374,16 @@ def _error_table(errors: Rows, margin: float) -> Table:
                 text + (f" ({version.replace('_', ' ')})" if version else ""),
                 unit,
                 number(e["ours"]),
+                number(e["constant"]),
+                number(e["nearest"]),
                 best,
                 paper,
                 _against_best(e, margin),
                 _against_paper(e),
             ]
         )
-    columns = [Column("figure"), Column("unit"), Column("ours", True), Column("best comparator", True), Column("paper", True)]
+    columns = [Column("figure"), Column("unit"), Column("ours", True), Column("constant", True)]
+    columns += [Column("nearest neighbour", True), Column("best comparator", True), Column("paper", True)]
     return Table([*columns, Column("against the comparator"), Column("against the paper")], rows)
 
 
@@ -326,8 +395,10 @@ def _errors(facts: Facts) -> Section:
     section.blocks.append(
         Text(
             f"{number(metrics.get('test_rows'))} samples of {number(metrics.get('test_planes'))} planes (a service at one load) "
-            "that training never saw. An accuracy is better the higher, every other figure the lower; accuracies are compared by "
-            "what they lack of 1. For Model-A the paper is OSML's, by output: OSML+ only shows bars."
+            "that training never saw. The constant is fitted on training planes: of Model-A the median label, of Model-B “always "
+            "met” or the median of QoS, whichever is better. Shares of what is right are better the higher, every other "
+            "figure the lower; they are compared by what they lack of 1. For Model-A the paper is OSML's, by output: OSML+ only "
+            "shows bars."
         )
     )
     section.blocks.append(_error_table(errors, margin))
@@ -368,7 +439,7 @@ def _errors(facts: Facts) -> Section:
         heads = [Column("figure"), Column("unit"), Column("all", True), Column("carried", True), Column("overloaded", True)]
         section.blocks.append(Table(heads, table))
         shown |= {f"{m}{suffix}" for m in split for suffix in ("_carried", "_overloaded")}
-    rest = [m for m in sorted(metrics) if m not in shown and not m.endswith("_vs_best")]
+    rest = [m for m in sorted(metrics) if m not in shown and not m.endswith(tuple(RATIOS))]
     section.blocks.append(Heading("Other figures"))
     section.blocks.append(
         Table(
@@ -596,7 +667,12 @@ def _unseen(facts: Facts) -> Section:
             )
         )
     else:
-        section.blocks.append(Text("Fitted without one service at a time and asked about it; means over the services, and each."))
+        section.blocks.append(
+            Text(
+                "Fitted without one service at a time and asked about it; means over the services, and each. "
+                + _scatter(alone["metrics"])
+            )
+        )
         section.blocks += [_error_table(alone["errors"], margin), *_by_service(alone)]
     found = facts["unseen"]["foreign"]
     section.blocks.append(Heading("Other data"))
@@ -614,8 +690,22 @@ def _unseen(facts: Facts) -> Section:
 
 
 def _by_service(found: Facts) -> list[Any]:
+    """The first figures of each service, a constant's and the nearest neighbour's beside them."""
     rows = found["by_service"]
-    return [_plain(rows, _heads(rows))] if rows else [Callout("generalise.csv, the figures of each service, is missing.")]
+    if not rows:
+        return [Callout("generalise.csv, the figures of each service, is missing.")]
+    kept = {"service", "a_mae", *HEADLINE}
+    told = [n for n in rows[0] if n in kept or _base(n) in kept]
+    shown = [{n: row[n] for n in told} for row in rows]
+    more = [] if len(told) == len(rows[0]) else [Text("All measures of each service are in generalise.csv.", "note")]
+    return [_plain(shown, _heads(shown)), *more]
+
+
+def _base(metric: str) -> str:
+    """Of what a figure is, whoever it is of."""
+    for end in (*_VERSIONS, "_constant", "_nearest"):
+        metric = metric.removesuffix(end)
+    return metric
 
 
 def _transfer(facts: Facts) -> Section:
@@ -637,7 +727,9 @@ def _transfer(facts: Facts) -> Section:
             continue
         unit = "cores or ways" if letter == "a" else "% of QoS"
         name = MODELS[letter]
-        both = {"from random weights": _column(rows, "scratch"), "with transfer": _column(rows, "transfer")}
+        names = {"scratch": "from random weights", "transfer": "with transfer", "constant": "constant"}
+        names |= {"nearest": "nearest neighbour"}
+        both = {words: _column(rows, name) for name, words in names.items() if name in rows[0]}
         drawn.append(
             Drawing(
                 charts.lines(

@@ -84,7 +84,7 @@ once "$out/server-1/evaluate/metrics.json" "$python" -m pipelines.evaluate "${on
 for name in unseen-server-1 server-2 server-3; do
   mapfile -t other < <(of "$name")
   once "$out/server-1/evaluate/foreign/$name/generalise.json" "$python" -m pipelines.generalise foreign "${other[@]}" --models "$out/server-1/train" \
-    --on "$out/data/server-1/manifest.json" --out "$out/server-1/evaluate/foreign/$name" "${with[@]}"
+    --on "$out/data/server-1/manifest.json" --taught-rows "$out/server-1/rows" --taught-labels "$out/server-1/label" --out "$out/server-1/evaluate/foreign/$name" "${with[@]}"
 done
 for name in server-2 server-3; do
   mapfile -t other < <(of "$name")
