@@ -376,6 +376,7 @@ mod tests {
             count: 1,
             verdict,
             sending: Sending::OPEN,
+            memory: Default::default(),
         };
         let (valid, few) = (Verdict::Valid, Verdict::NotResolvable);
         let found = |state, rows: &[Row]| judge(5.0, state, rows, 10.0).found;

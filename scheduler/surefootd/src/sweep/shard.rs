@@ -5,10 +5,11 @@ use super::folder::Folder;
 use super::job::Job;
 use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
-use super::rows::{encode_samples, Columns, Marks, Row, State};
+use super::rows::{encode_samples, Columns, Marks, Of, Row, State};
 use crate::base::digest::sha256_hex;
 use crate::base::error::Result;
 use crate::base::files;
+use crate::sweep::campaign::Campaign;
 use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,7 +46,7 @@ pub struct Maker {
 impl Maker {
     pub fn new(job: &Job) -> Self {
         Maker {
-            columns: Columns::new(&job.campaign.name, &job.target.platform.name, job.campaign.finds_loads()),
+            columns: Columns::new(&job.campaign.name, &job.target.platform.name, of(job.campaign)),
             lines: vec![],
             piece: vec![],
             cases: Cases::default(),
@@ -115,6 +116,11 @@ impl Maker {
         };
         Ok(Done { shard, file, lines, cases })
     }
+}
+
+/// What the samples of a campaign are of.
+fn of(campaign: &Campaign) -> Of {
+    Of { shares: campaign.finds_loads(), memory: campaign.sweeps_memory(), ..Of::default() }
 }
 
 /// How many rows of a case are usable, as `pipelines.samples.worth` counts them; None without rows.
