@@ -585,8 +585,8 @@ def memory_note(memory: Mapping[str, Any] | None) -> str:
         why = memory["reason"] if memory else "files from before there were such labels do not say"
         return f"Labels of memory: none ({why})."
     return (
-        f"Labels of memory: of {memory['allocations']:,} allocations of cores and ways {memory['with_oaa']:,} have a least limit that "
-        f"meets the target, and {memory['with_cliff']:,} a cliff ({memory['exact']:,} exact, {memory['bounded']:,} bounded)."
+        f"Labels of memory: {memory['with_oaa']:,} of {memory['allocations']:,} allocations of cores and ways have a least limit "
+        f"that meets the target, and {memory['with_cliff']:,} a cliff ({memory['exact']:,} exact, {memory['bounded']:,} bounded)."
     )
 
 

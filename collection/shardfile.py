@@ -11,7 +11,7 @@ import polars as pl
 from models.features import SAMPLE_FEATURES
 from pipelines import samples, stdio, tables
 
-# of a campaign with limits on memory: what was asked for and in force, what was seen of it, whether it bound, and what to say of it
+# of a campaign with limits on memory: what was asked for and in force, what was seen, whether it bound, and what to say of it
 MEMORY: dict[str, pl.DataType] = {
     **{
         name: pl.Int64()
@@ -53,8 +53,8 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of a shard, in order."""
 ADDED = ("loop", "latency_from", "load_pct", *MEMORY)
-"""Of these, what a shard may lack: one of an earlier version, or of a campaign that does not find its loads (load_pct) or has no limits
-on memory (MEMORY).
+"""Of these, what a shard may lack: one of an earlier version, or of a campaign that does not find its loads (load_pct) or has no
+limits on memory (MEMORY).
 
 A data set that was gone on with may have shards of either kind."""
 _LARGEST = 1e15  # of what is measured: bytes a second, and all else

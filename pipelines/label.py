@@ -394,15 +394,16 @@ _MEMORY_SCHEMA: dict[str, Any] = {
 def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms: float) -> dict[str, Any]:
     """Memory OAA and memory cliff of one service with everything else given.
 
-    The memory OAA is the least limit that meets the target, where every larger one that was measured meets it too. The memory cliff
-    is the limit meeting the target from where one step less costs the most latency, as a ratio: the RCliff's definition
+    The memory OAA is the least limit that meets the target, where every larger one that was measured meets it too. The memory
+    cliff is the limit meeting the target from where one step less costs the most latency, as a ratio: the RCliff's definition
     (`cliff_cells`) on one axis.
 
     Args:
         limits: bytes, ascending; infinite: no limit.
         p99_ms: of each; NaN where it was not measured, infinite where the server was overloaded.
     Returns:
-        Of `_MEMORY_LABELS` all but the pool. `bounded`: a limit that was not measured, or one below the least, could move one of them.
+        Of `_MEMORY_LABELS` all but the pool. `bounded`: a limit that was not measured, or one below the least, could move one of
+        them.
     """
     grid = np.asarray(p99_ms, dtype=float)
     state = fill_by_monotony(grid[:, None], qos_target_ms)[:, 0]
@@ -429,7 +430,9 @@ def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms
     elif edges.size and not np.isnan(grid).any():
         found["memory_reason"] = "p99 jumps between the largest limit and none; measure larger limits"
     else:
-        found["memory_reason"] = "no limit that meets the target has a smaller one beside it that was measured, or p99 jumps elsewhere"
+        found["memory_reason"] = (
+            "no limit that meets the target has a smaller one beside it that was measured, or p99 jumps elsewhere"
+        )
     bounded |= not (certain.any() and int(possible.sum()) == 1)
     return found | {"memory_kind": "bounded" if bounded else "exact"}
 
@@ -437,8 +440,8 @@ def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms
 def label_memory(cells: pl.DataFrame | None, data: samples.DataSet) -> pl.DataFrame:
     """Labels along the axis of memory, a row for each allocation of cores and ways under one load.
 
-    Each limit of the pool is a curve of its own over the limits on memory. The label is that of the curve with the least memory OAA; of
-    equals the one with the smaller pool. A data set without such an axis has no row.
+    Each limit of the pool is a curve of its own over the limits on memory. The label is that of the curve with the least memory
+    OAA; of equals the one with the smaller pool. A data set without such an axis has no row.
     """
     rows: list[dict[str, Any]] = []
     if cells is not None:
@@ -482,7 +485,7 @@ def label_memory(cells: pl.DataFrame | None, data: samples.DataSet) -> pl.DataFr
 
 
 def with_memory(labels: pl.DataFrame, memory: pl.DataFrame, *, has_axis: bool) -> pl.DataFrame:
-    """Labels of planes with those along the axis of memory: what the plane's OAA needs of it. Null where there are none, with the reason."""
+    """Labels of planes with what each plane's OAA needs of memory; null where there is no such label, with the reason."""
     key = ["service", "rps", "threads", "mba_pct", "neighbours"]
     at = {"oaa_cores": "alloc_cores", "oaa_ways": "alloc_ways"}
     # a host without partitioning has ways in no label

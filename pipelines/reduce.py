@@ -39,11 +39,9 @@ def _number(value: ir.NumericColumn) -> ir.BooleanValue:
     return value.abs() <= _LARGEST
 
 
-def open_samples(
-    data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None, *, bound: bool = False
-) -> ir.Table:
-    """All rows of the data set, or those of some of its shards. Rows of disturbed cases have the verdict `disturbed`, those that a
-    limit on memory bound `memory-bound`.
+def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None, *, bound: bool = False) -> ir.Table:
+    """All rows of the data set, or those of some of its shards. Rows of disturbed cases have the verdict `disturbed`, those that
+    a limit on memory bound `memory-bound`.
 
     Args:
         bound: rows that a limit on memory bound keep their verdict.

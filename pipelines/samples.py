@@ -9,8 +9,8 @@ A row whose verdict is not `valid` never counts as a measured latency:
     not-resolvable      too few requests for a percentile: the cell is unknown
 
 A row of a case that something disturbed counts as `disturbed`, whatever its verdict, and is dropped: it says what the disturbance
-did. A row of a case that a limit on memory bound (`memory_binds`) counts as `memory-bound` in the same way: its latency says nothing of
-cores and ways alone. How many rows each rule touched is part of the metrics of the label stage.
+did. A row of a case that a limit on memory bound (`memory_binds`) counts as `memory-bound` in the same way: its latency says
+nothing of cores and ways alone. How many rows each rule touched is part of the metrics of the label stage.
 
 A *usable* row is valid, and nothing disturbed its case (`worth`). What a campaign is worth is its usable rows: every count that
 people see is of these, wherever it is shown, and no model learns a latency from any other.

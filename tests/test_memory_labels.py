@@ -117,10 +117,19 @@ def test_a_data_set_without_the_axis_says_so(stages: dict[str, Path]) -> None:
     out = stages["plain-label"]
     labels, memory = pl.read_parquet(out / "labels.parquet"), pl.read_parquet(out / "memory.parquet")
     assert memory.height == 0
-    assert labels.select("memory_oaa_bytes", "memory_oaa_pool_bytes", "memory_cliff_bytes", "memory_kind").null_count().sum_horizontal().item() == 4 * labels.height
+    assert (
+        labels.select("memory_oaa_bytes", "memory_oaa_pool_bytes", "memory_cliff_bytes", "memory_kind")
+        .null_count()
+        .sum_horizontal()
+        .item()
+        == 4 * labels.height
+    )
     assert set(labels["memory_reason"]) == {label.NO_MEMORY_AXIS}
     metrics = json.loads((out / "label.json").read_text())
-    assert metrics["memory"] == {**dict.fromkeys(("allocations", "with_oaa", "with_cliff", "exact", "bounded")), "reason": label.NO_MEMORY_AXIS}
+    assert metrics["memory"] == {
+        **dict.fromkeys(("allocations", "with_oaa", "with_cliff", "exact", "bounded")),
+        "reason": label.NO_MEMORY_AXIS,
+    }
     assert metrics["rows_memory_bound"] == 0
 
 
@@ -137,7 +146,10 @@ def test_rows_that_a_limit_binds_move_no_label_of_cores_and_ways(stages: dict[st
 
 
 def test_models_learn_from_no_row_that_a_limit_binds(stages: dict[str, Path], tmp_path: Path) -> None:
-    of = {name: rows_stage.run(stages[name], stages[f"{name}-label"], tmp_path / name, params.Rows()) for name in ("plain", "limited")}
+    of = {
+        name: rows_stage.run(stages[name], stages[f"{name}-label"], tmp_path / name, params.Rows())
+        for name in ("plain", "limited")
+    }
     assert of["plain"]["rows_left_out"]["memory_bound"] == 0
     assert of["limited"]["rows"] == 3 * of["plain"]["rows"]
     assert of["limited"]["rows_left_out"]["memory_bound"] == 4 * of["plain"]["rows"]
@@ -159,7 +171,9 @@ def test_labels_along_the_axis(stages: dict[str, Path]) -> None:
     assert lost["memory_oaa_bytes"].null_count() == lost.height
     assert lost["memory_reason"].str.contains("missed without a limit").all()
     labels = pl.read_parquet(out / "labels.parquet")
-    at = labels.join(memory, left_on=["service", "rps", "oaa_cores", "oaa_ways"], right_on=["service", "rps", "alloc_cores", "alloc_ways"])
+    at = labels.join(
+        memory, left_on=["service", "rps", "oaa_cores", "oaa_ways"], right_on=["service", "rps", "alloc_cores", "alloc_ways"]
+    )
     assert at.height == labels.height
     assert (at["memory_oaa_bytes"] == at["memory_oaa_bytes_right"]).all()
     metrics = json.loads((out / "label.json").read_text())["memory"]

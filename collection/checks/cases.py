@@ -45,9 +45,9 @@ def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     """One row a case, in the order of the shard.
 
     Columns: case_id, service, rps, load (per cent of the max load that was measured there, else the RPS), threads, mba_pct,
-    beside (the neighbours, as text), memory (limit and pool that were asked for, as text), cores, ways; the median of each column of `COURSE`, and its least and most as `low_*` and
-    `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln p99); ipc_se; requests (completed in all of the case);
-    valid, overloaded (of all samples); samples.
+    beside (the neighbours, as text), memory (limit and pool that were asked for, as text), cores, ways; the median of each
+    column of `COURSE`, and its least and most as `low_*` and `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln
+    p99); ipc_se; requests (completed in all of the case); valid, overloaded (of all samples); samples.
     """
     share = pl.col("load_pct") if "load_pct" in frame.columns else pl.lit(None, pl.Float64)
     asked = pl.lit("")

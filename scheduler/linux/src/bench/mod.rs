@@ -457,7 +457,13 @@ impl LocalBench {
                 let after = kept_as_samples.then(|| self.snapshot());
                 match (std::mem::replace(&mut before, after), view, &new[..]) {
                     (Some(before), Some(v), [window]) if window.window_ms <= LONG_WINDOW_MS => {
-                        seen.push(Seen { before, features: v.features, latency: v.interval, memory: self.memory_of(v), window: window.clone() });
+                        seen.push(Seen {
+                            before,
+                            features: v.features,
+                            latency: v.interval,
+                            memory: self.memory_of(v),
+                            window: window.clone(),
+                        });
                     }
                     // Counters over two windows are no sample of either.
                     _ => seen.clear(),

@@ -3,7 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::toml::{place, toml_error};
 use crate::stage::config::{FeedConfig, ForCampaign, How, NodeConfig, NodeService, RawService};
-use crate::sweep::limits::{Amount, Limits};
+use crate::sweep::limits::{round6, Amount, Limits};
 use serde::{Deserialize, Serialize, Serializer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -736,9 +736,4 @@ impl Axis {
         // Rounded: 0.1 + 2 x 0.1 must be 0.3.
         Ok(Values::Numbers((0..=n as u64).map(|i| round6(a + i as f64 * step)).collect()))
     }
-}
-
-/// To six decimals: numbers that are written the same are the same.
-pub fn round6(x: f64) -> f64 {
-    (x * 1e6).round() / 1e6
 }

@@ -9,8 +9,8 @@
 use crate::base::error::{suggest, Error, Result};
 use crate::base::part::Part;
 use crate::stage::target::{LcService, Target};
-use crate::sweep::campaign::{round6, Axis, Campaign, Draw, Values};
-use crate::sweep::limits::{said, whole_pages, Amount};
+use crate::sweep::campaign::{Axis, Campaign, Draw, Values};
+use crate::sweep::limits::{round6, said, whole_pages, Amount};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -1453,7 +1453,8 @@ mod tests {
         let e = of("memory = [\"none\", \"50%\", \"6 GiB\"]\npool = [\"0%\", \"25%\"]");
         assert_eq!((e.len(), e.settings(), before.settings()), (5 * before.len(), 5, 1));
         let cases: Vec<Case> = (0..e.len()).map(|i| e.case(i)).collect();
-        let asked: BTreeSet<_> = cases.iter().map(|c| (c.memory.limit_bytes.map(|b| b / MIB), c.memory.pool_bytes.map(|b| b / MIB))).collect();
+        let asked: BTreeSet<_> =
+            cases.iter().map(|c| (c.memory.limit_bytes.map(|b| b / MIB), c.memory.pool_bytes.map(|b| b / MIB))).collect();
         let of_limit = |limit: u64| [(Some(limit), Some(0)), (Some(limit), Some(limit / 4))];
         assert_eq!(asked, [(None, None)].into_iter().chain(of_limit(2048)).chain(of_limit(6144)).collect());
         assert_eq!(cases.iter().map(|c| &c.case_id).collect::<BTreeSet<_>>().len() as u64, e.len());

@@ -3,7 +3,6 @@
 //! A value is a size with its unit, per cent of something that the caller knows, or no limit at all. What must hold: a value that is written
 //! the same has the same name in the keys of cases, and names do not depend on what the target makes of them.
 
-use super::campaign::round6;
 use serde::Serialize;
 use std::fmt;
 
@@ -53,6 +52,11 @@ pub fn said(bytes: u64) -> String {
     }
 }
 
+/// To six decimals: numbers that are written the same are the same.
+pub fn round6(x: f64) -> f64 {
+    (x * 1e6).round() / 1e6
+}
+
 /// Down to whole pages.
 pub fn whole_pages(bytes: f64) -> u64 {
     bytes.clamp(0.0, MOST_BYTES as f64) as u64 / PAGE_BYTES * PAGE_BYTES
@@ -88,7 +92,8 @@ impl Number {
             Some(of) => {
                 let bytes = self.value * of as f64;
                 let fits = (0.0..=MOST_BYTES as f64).contains(&bytes);
-                fits.then(|| Amount::Bytes(whole_pages(bytes))).ok_or_else(|| format!("{bytes} bytes are out of range. Give 0 KiB to 64 TiB"))
+                fits.then(|| Amount::Bytes(whole_pages(bytes)))
+                    .ok_or_else(|| format!("{bytes} bytes are out of range. Give 0 KiB to 64 TiB"))
             }
         }
     }
@@ -183,7 +188,10 @@ mod tests {
         let list = Limits::List(vec!["none".into(), "2 GiB".into(), "10%..20% step 10%".into()]);
         assert_eq!(list.values().unwrap(), [Amount::None, Amount::Bytes(2048 * MIB), Amount::Pct(10.0), Amount::Pct(20.0)]);
         // One amount has one name, however it is written.
-        assert_eq!((of("1 GiB").unwrap()[0].to_string(), of("1024MiB").unwrap()[0].to_string()), ("1073741824".into(), "1073741824".into()));
+        assert_eq!(
+            (of("1 GiB").unwrap()[0].to_string(), of("1024MiB").unwrap()[0].to_string()),
+            ("1073741824".into(), "1073741824".into())
+        );
         assert_eq!((said(3 << 30), said(1536 * MIB), said(100)), ("3 GiB".into(), "1.5000 GiB".into(), "100 B".into()));
     }
 

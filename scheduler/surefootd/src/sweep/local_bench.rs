@@ -24,7 +24,8 @@ use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::discover::{discover_with, memory_control, online, unlike};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::{
-    discover, BenchCase, BenchHow, BenchMemory, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, Root, Sampling,
+    discover, BenchCase, BenchHow, BenchMemory, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, Root,
+    Sampling,
 };
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};

@@ -2,6 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::parquet::{encode_with, properties};
+use crate::sweep::campaign::Campaign;
 use crate::sweep::expand::Case;
 use arrow_array::builder::{BooleanBuilder, Float64Builder, Int32Builder, Int64Builder, StringBuilder};
 use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
@@ -165,6 +166,13 @@ pub struct Of {
     pub memory: bool,
     /// Services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their latency.
     recording: bool,
+}
+
+impl Of {
+    /// What the samples of a campaign are of.
+    pub fn campaign(campaign: &Campaign) -> Self {
+        Of { shares: campaign.finds_loads(), memory: campaign.sweeps_memory(), recording: false }
+    }
 }
 
 /// Columns of campaigns with limits on memory, before those of [`READINGS`]: what was asked for, and what was in force.

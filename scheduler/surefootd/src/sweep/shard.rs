@@ -9,7 +9,6 @@ use super::rows::{encode_samples, Columns, Marks, Of, Row, State};
 use crate::base::digest::sha256_hex;
 use crate::base::error::Result;
 use crate::base::files;
-use crate::sweep::campaign::Campaign;
 use crate::sweep::expand::Case;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -46,7 +45,7 @@ pub struct Maker {
 impl Maker {
     pub fn new(job: &Job) -> Self {
         Maker {
-            columns: Columns::new(&job.campaign.name, &job.target.platform.name, of(job.campaign)),
+            columns: Columns::new(&job.campaign.name, &job.target.platform.name, Of::campaign(job.campaign)),
             lines: vec![],
             piece: vec![],
             cases: Cases::default(),
@@ -116,11 +115,6 @@ impl Maker {
         };
         Ok(Done { shard, file, lines, cases })
     }
-}
-
-/// What the samples of a campaign are of.
-fn of(campaign: &Campaign) -> Of {
-    Of { shares: campaign.finds_loads(), memory: campaign.sweeps_memory(), ..Of::default() }
 }
 
 /// How many rows of a case are usable, as `pipelines.samples.worth` counts them; None without rows.
