@@ -28,6 +28,7 @@ MEMORY: dict[str, pl.DataType] = {
     samples.BINDS: pl.Boolean(),
     "memory_note": pl.String(),
 }
+MEMORY_NUMBERS = tuple(name for name, kind in MEMORY.items() if kind.is_numeric())
 _LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
 SCHEMA: dict[str, pl.DataType] = {
     "campaign": pl.String(),

@@ -437,37 +437,54 @@ def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms
     return found | {"memory_kind": "bounded" if bounded else "exact"}
 
 
+def _with_curves(cells: pl.DataFrame) -> pl.DataFrame:
+    """Cells by pool: `curve` is the pool as a share of the limit, or in bytes, whichever of them the service has fewer of."""
+    limit, pool = samples.MEMORY_KEY
+    share = (pl.col(pool) / pl.col(limit)).round(4)
+    by_share = share.drop_nulls().n_unique().over("service") <= pl.col(pool).drop_nulls().n_unique().over("service")
+    curve = pl.when(by_share).then(share).otherwise(pl.col(pool).cast(pl.Float64))
+    return cells.with_columns(curve.alias("curve")).sort(*samples.CELL_KEY, "curve", limit, nulls_last=True)
+
+
 def label_memory(cells: pl.DataFrame | None, data: samples.DataSet) -> pl.DataFrame:
     """Labels along the axis of memory, a row for each allocation of cores and ways under one load.
 
-    Each limit of the pool is a curve of its own over the limits on memory. The label is that of the curve with the least memory
-    OAA; of equals the one with the smaller pool. A data set without such an axis has no row.
+    Each pool is a curve of its own over the limits on memory: so many bytes, or the same share of each limit. The label is that
+    of the curve with the least memory OAA; of equals the one with the smaller pool. A data set without such an axis has no row.
     """
     rows: list[dict[str, Any]] = []
     if cells is not None:
-        limit, pool = samples.MEMORY_KEY
+        limit = samples.MEMORY_KEY[0]
+        limit_held, pool_held = samples.IN_FORCE
+        cells = _with_curves(cells)
         # what the sweep has of each service: where cells were chosen, some limits were not measured with each allocation
-        axes = {str(s): np.unique(of[limit].cast(pl.Float64).fill_null(np.inf)) for (s,), of in cells.group_by("service")}
+        asked = cells.filter(pl.col(limit).is_not_null()).group_by("service").agg(pl.col(limit).unique().sort())
+        axes = {str(service): np.array(limits, dtype=float) for service, limits in asked.iter_rows()}
+        free_of = set(cells.filter(pl.col(limit).is_null())["service"])
         for key, plane in cells.group_by(samples.CELL_KEY, maintain_order=True):
             told = dict(zip(samples.CELL_KEY, key, strict=True))
             service, target = str(told["service"]), data.qos_target_ms(str(told["service"]))
-            limits = axes[service]
+            limits = axes.get(service, np.empty(0))
             free = plane.filter(pl.col(limit).is_null())
-            best: dict[str, Any] | None = None
+            without = free["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_list()[:1] or [np.nan]
             under = plane.filter(pl.col(limit).is_not_null())
-            for (bytes_,), curve in under.sort(pool, nulls_last=True).group_by(pool, maintain_order=True):
-                p99_ms = np.full(len(limits), np.nan)
-                with_free = pl.concat([curve, free])
-                at = np.searchsorted(limits, with_free[limit].cast(pl.Float64).fill_null(np.inf).to_numpy())
-                p99_ms[at] = with_free["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-                found = memory_label(limits.tolist(), p99_ms.tolist(), target) | {"memory_oaa_pool_bytes": bytes_}
+            best: dict[str, Any] | None = None
+            for _, curve in under.group_by("curve", maintain_order=True):
+                at = np.searchsorted(limits, curve[limit].to_numpy().astype(float))
+                p99_ms, held, pools = np.full(len(limits), np.nan), limits.copy(), np.full(len(limits), np.nan)
+                p99_ms[at] = curve["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                held[at] = curve[limit_held].cast(pl.Float64).to_numpy()
+                pools[at] = curve[pool_held].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                order = np.argsort(held, kind="stable")
+                each = [*held[order].tolist(), *([np.inf] if service in free_of else [])]
+                found = memory_label(each, [*p99_ms[order].tolist(), *(without if service in free_of else [])], target)
                 least = found["memory_oaa_bytes"]
                 if best is None or (least is not None and (best["memory_oaa_bytes"] is None or least < best["memory_oaa_bytes"])):
-                    best = found
+                    of_it = [] if least is None else [x for x, y in zip(pools, held, strict=True) if round(y) == least]
+                    known = [round(x) for x in of_it if not np.isnan(x)]
+                    best = found | {"memory_oaa_pool_bytes": known[0] if known else None}
             if best is None:
                 best = dict.fromkeys(_MEMORY_LABELS) | {"memory_reason": "no limit was measured with this allocation"}
-            if best["memory_oaa_bytes"] is None:
-                best["memory_oaa_pool_bytes"] = None
             rows.append(
                 {
                     "campaign": data.campaign,
@@ -476,7 +493,7 @@ def label_memory(cells: pl.DataFrame | None, data: samples.DataSet) -> pl.DataFr
                     "neighbours": told["nb_key"],
                     **{name: told[name] for name in ("alloc_cores", "alloc_ways")},
                     "qos_target_ms": target,
-                    "limits": int(np.isfinite(limits).sum()),
+                    "limits": len(limits),
                     "limits_measured": under[limit].n_unique(),
                     **best,
                 }

@@ -189,7 +189,7 @@ def cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame:
 
 
 def memory_cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame | None:
-    """As `cells`, a row for each limit on memory too (`samples.MEMORY_KEY`: what was in force, null where nothing was).
+    """As `cells`, a row for each limit on memory too: `samples.MEMORY_KEY`, and `samples.IN_FORCE` (null where nothing was).
 
     None where the data set has no such axis.
     """
@@ -199,15 +199,15 @@ def memory_cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame | None:
     import ibis
 
     # what was in force is what a latency is of; where nobody can tell, what was asked for
-    in_force = {
-        name: ibis.coalesce(table[name.replace("_bytes", "_in_force_bytes")], table[name]).cast("int64")
-        for name in samples.MEMORY_KEY
+    known = {
+        name: ibis.coalesce(table[name], table[asked]) for name, asked in zip(samples.IN_FORCE, samples.MEMORY_KEY, strict=True)
     }
-    of = table.mutate(**in_force)
+    of = table.mutate(**known)
     # a limit that rose while it was sampled is the highest that it had
-    each = of.group_by("case_id").agg(**{f"most_{name}": of[name].max() for name in samples.MEMORY_KEY})
-    of = of.drop(*samples.MEMORY_KEY).join(each, "case_id").rename({name: f"most_{name}" for name in samples.MEMORY_KEY})
-    return _of_cases(data, engine.collect(cases(of, samples.MEMORY_KEY)), (*samples.CELL_KEY, *samples.MEMORY_KEY))
+    each = of.group_by("case_id").agg(**{f"most_{name}": of[name].max() for name in samples.IN_FORCE})
+    of = of.drop(*samples.IN_FORCE).join(each, "case_id").rename({name: f"most_{name}" for name in samples.IN_FORCE})
+    key = (*samples.MEMORY_KEY, *samples.IN_FORCE)
+    return _of_cases(data, engine.collect(cases(of, key)), (*samples.CELL_KEY, *key))
 
 
 def _of_cases(data: samples.DataSet, found: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:

@@ -45,6 +45,8 @@ DROPPED = ("client-limited", DISTURBED, MEMORY_BOUND)
 BINDS = "memory_binds"
 """Column of data sets with limits on memory; others lack it, and nothing in them is bound."""
 MEMORY_KEY = ("mem_limit_bytes", "zswap_max_bytes")
+"""What was asked for of memory, and in the same order what was in force."""
+IN_FORCE = ("mem_limit_in_force_bytes", "zswap_max_in_force_bytes")
 PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
 CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
 NEEDED = (

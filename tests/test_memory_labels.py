@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -58,6 +59,25 @@ def test_a_label_of_one_limit_has_no_cliff() -> None:
     of = label.memory_label([GIB], [3.0], 10.0)
     assert (of["memory_oaa_bytes"], of["memory_cliff_bytes"]) == (GIB, None)
     assert "smaller one" in of["memory_reason"]
+
+
+def test_a_pool_is_a_curve_by_its_share_or_by_its_bytes(stages: dict[str, Path]) -> None:
+    """A quarter of each limit is one pool, though no two have the same bytes; so is 1 GiB, though no two have the same share."""
+    data = samples.open_dataset(stages["plain"])
+    key = dict(zip(samples.CELL_KEY, ("alpha", 800.0, 12, 100, "", 12.0, 6.0), strict=True))
+
+    def cells(pool: Callable[[int], int]) -> pl.DataFrame:
+        rows = [
+            {**key, "p99_ms": p99, "mem_limit_bytes": limit, "zswap_max_bytes": pool(limit)}
+            | {"mem_limit_in_force_bytes": limit, "zswap_max_in_force_bytes": pool(limit)}
+            for limit, p99 in ((2 * GIB, 900.0), (4 * GIB, 15.0), (8 * GIB, 14.0))
+        ]
+        return pl.DataFrame(rows)
+
+    for pool in (lambda limit: limit // 4, lambda _: GIB):
+        (row,) = label.label_memory(cells(pool), data).iter_rows(named=True)
+        assert (row["memory_oaa_bytes"], row["memory_oaa_pool_bytes"], row["memory_cliff_bytes"]) == (4 * GIB, GIB, 4 * GIB)
+        assert (row["memory_kind"], row["limits"], row["limits_measured"]) == ("exact", 3, 3)
 
 
 # ---------------------------------------------------------------- the stage

@@ -249,6 +249,7 @@ fn batches(out: &Path) -> Vec<arrow_array::RecordBatch> {
 fn limits_on_memory() {
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Float64Type, Int64Type};
+    use arrow_array::Array;
     const GIB: f64 = (1u64 << 30) as f64;
     let dir = tempfile::tempdir().unwrap();
     let server = ["--server", "virtual:cosmos-server"];

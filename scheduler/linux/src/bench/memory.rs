@@ -5,7 +5,7 @@
 
 use super::LocalBench;
 use crate::cgroup::{Knob, Version};
-use crate::local::Value;
+use crate::local::{Limit, Value};
 use std::time::{Duration, Instant};
 use surefoot_server::memory::READINGS;
 use surefoot_server::{MemoryView, Server, ServiceView};
@@ -41,9 +41,13 @@ impl LocalBench {
             // Each look tends what is on its way.
             self.server.observe();
             let limit = self.server.memory_in_force(id).0;
-            let raised = self.raised(id).is_some();
-            if limit.is_some_and(|b| b <= wanted + PAGE_BYTES || raised) {
+            let other = self.other_limit(id);
+            if limit.is_some_and(|b| b <= wanted + PAGE_BYTES) || other.as_ref().is_some_and(|l| !l.kept) && limit.is_some() {
                 return None;
+            }
+            // It is tried again later than any case waits.
+            if let Some(l) = other.filter(|l| l.kept) {
+                return Some(format!("the limit on memory was refused: {}", l.cause));
             }
             if begun.elapsed() >= MOVES || !self.server.observe().services.iter().any(|v| v.id == id) {
                 return Some(format!("the limit on memory was not in force after {} s", begun.elapsed().as_secs()));
@@ -53,9 +57,9 @@ impl LocalBench {
     }
 
     /// Why another limit stands in place of the one that was asked for.
-    fn raised(&self, id: &str) -> Option<String> {
+    fn other_limit(&self, id: &str) -> Option<Limit> {
         let of_memory = |v: Value| matches!(v, Value::Knob(Knob::Memory | Knob::Zswap));
-        self.server.limits().into_iter().find(|l| l.service == id && of_memory(l.value)).map(|l| l.cause)
+        self.server.limits().into_iter().find(|l| l.service == id && of_memory(l.value))
     }
 
     pub(super) fn memory_of(&self, v: &ServiceView) -> Option<Kept> {
@@ -69,7 +73,7 @@ impl LocalBench {
     /// What is to be said of the memory of a case: another limit than asked for, and what cannot be seen here.
     pub(super) fn memory_note(&self, id: &str, seen: &MemoryView) -> Option<String> {
         let version = self.server.cgroup_version();
-        let all = [self.raised(id), untold(version, seen)];
+        let all = [self.other_limit(id).map(|l| l.cause), untold(version, seen)];
         let said: Vec<String> = all.into_iter().flatten().collect();
         (!said.is_empty()).then(|| said.join("; "))
     }

@@ -162,7 +162,7 @@ fn neighbour_fields(rps_known: bool) -> Fields {
 pub struct Of {
     /// Loads are shares of max loads: `load_pct` says which.
     pub shares: bool,
-    /// Limits on memory are an axis: [`MEMORY`].
+    /// Limits on memory are an axis: [`LIMITS`] and what was seen.
     pub memory: bool,
     /// Services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their latency.
     recording: bool,
