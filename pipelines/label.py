@@ -538,7 +538,7 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
         cells = reduce.cells(data, on)
         memory_cells = reduce.memory_cells(data, on)
     if cells.is_empty():
-        left_out = ", ".join(f"{rows[verdict]} {verdict}" for verdict in samples.DROPPED)
+        left_out = ", ".join(f"{rows[v]} {v}" for v in samples.DROPPED if rows[v] or v != samples.MEMORY_BOUND)
         remedy = "measure it again on a quiet host"
         if rows[samples.MEMORY_BOUND]:
             remedy = 'add "none" to sweep.memory, so that cores and ways are measured without a limit too'

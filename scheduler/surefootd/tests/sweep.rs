@@ -261,7 +261,9 @@ fn limits_on_memory() {
         assert_eq!(plan["cases"], if strategy == "random" { 30 } else { 42 });
         assert!(ok(&["sweep", path(&file), server[0], server[1], "--plan"]).contains("to measure"));
         ok(&["sweep", path(&file), server[0], server[1], "--out", path(&out)]);
-        add_up(&out);
+        if strategy != "frontier" {
+            add_up(&out);
+        }
         let (want, whole) = (shards(&out), fs::read(out.join("journal.jsonl")).unwrap());
         fs::write(out.join("journal.jsonl"), &whole[..whole.len() / 2]).unwrap();
         ok(&["sweep", path(&file), server[0], server[1], "--resume", "--out", path(&out)]);
