@@ -420,7 +420,7 @@ def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms
         return none | {"memory_reason": "the target is met without a limit alone; measure larger limits"}
     # what is not measured between a limit that misses and one that meets it
     bounded = bool((state[first:least] != 0).any()) or first == 0
-    found = none | {"memory_oaa_bytes": round(limits[least]), "memory_reason": None}
+    found: dict[str, Any] = none | {"memory_oaa_bytes": round(limits[least]), "memory_reason": None}
     # a step is one between limits that were both measured
     steps = ~np.isnan(slowdown(grid[:, None], 0, first_is_least=False)[:, 0]) & (grid <= qos_target_ms)
     certain, possible = (edge[:, 0] for edge in cliff_cells(grid[:, None], qos_target_ms, (False, True)))
