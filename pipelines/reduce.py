@@ -196,13 +196,9 @@ def memory_cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame | None:
     table = open_samples(data, engine, bound=True)
     if samples.BINDS not in table.columns:
         return None
-    import ibis
-
-    # what was in force is what a latency is of; where nobody can tell, what was asked for
-    known = {
-        name: ibis.coalesce(table[name], table[asked]) for name, asked in zip(samples.IN_FORCE, samples.MEMORY_KEY, strict=True)
-    }
-    of = table.mutate(**known)
+    limit, in_force = table[samples.MEMORY_KEY[0]], table[samples.IN_FORCE[0]]
+    # what was in force is what a latency is of; one that was not in force is of no limit that anything asked for
+    of = table.filter(limit.isnull() | in_force.notnull())
     # a limit that rose while it was sampled is the highest that it had
     each = of.group_by("case_id").agg(**{f"most_{name}": of[name].max() for name in samples.IN_FORCE})
     of = of.drop(*samples.IN_FORCE).join(each, "case_id").rename({name: f"most_{name}" for name in samples.IN_FORCE})

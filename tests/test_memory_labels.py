@@ -210,6 +210,19 @@ def test_a_label_is_the_limit_that_was_in_force(tmp_path: Path) -> None:
     assert memory["memory_oaa_bytes"].drop_nulls().min() == 3 * GIB // 2
 
 
+def test_a_limit_that_was_not_in_force_labels_nothing(tmp_path: Path) -> None:
+    folder = with_limits(write(tmp_path / "data", PLAIN))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for shard in manifest["shards"]:
+        path = folder / shard["file"]
+        refused = pl.when(pl.col("mem_limit_bytes") != GIB).then("mem_limit_in_force_bytes")
+        pl.read_parquet(path).with_columns(refused.alias("mem_limit_in_force_bytes")).write_parquet(path)
+        shard["sha256"] = sha256_file(path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    label.run(folder, tmp_path / "out", params.Label())
+    assert pl.read_parquet(tmp_path / "out" / "memory.parquet")["memory_oaa_bytes"].drop_nulls().min() == 2 * GIB
+
+
 def test_a_data_set_of_limits_alone_says_what_is_missing(tmp_path: Path) -> None:
     folder = with_limits(write(tmp_path / "data", PLAIN), free=False)
     for path in (folder / "shards").glob("*.parquet"):
