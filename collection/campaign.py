@@ -159,7 +159,7 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
 
 
 # of a campaign for hosts: what this machine cannot judge for them
-_OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "loadgen.cpus", "max load")
+_OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "sweep.memory", "sweep.pool", "loadgen.cpus", "max load")
 
 
 def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any] | None:

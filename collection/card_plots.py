@@ -4,8 +4,8 @@ Left, the cliff: p99 over the cores x ways plane at one load, the one with most 
 turns from blue to red at the target; cells without a sample stay grey. Where one of the two was not swept, p99 over the other, a
 line a load. Right, the latency-load curve with the largest allocation measured.
 
-Only usable rows are drawn as latencies, and samples with neighbours are left out. A cell whose samples are none usable (something
-disturbed them, or they have another verdict) is marked by a cross.
+Only usable rows are drawn as latencies. Samples with neighbours are left out, and so are those that a limit on memory bound. A
+cell whose samples are none usable (something disturbed them, or they have another verdict) is marked by a cross.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def draw(shards: list[Path], targets_ms: Mapping[str, float], name: str, disturb
     if not shards:
         return ""
     with tables.reading(shards[0], dataset.SHARD_REMEDY):
-        frame = shardfile.scan(shards)
+        frame = shardfile.unbound(shardfile.scan(shards))
         cells = _cells(frame.filter(~shardfile.impossible(frame.collect_schema().names())), targets_ms, disturbed)
     services = cells["service"].unique().sort().to_list()
     if not services:

@@ -247,6 +247,7 @@ def plan(console: Console, found: dict[str, Any]) -> None:
             console.print(f"load generators {escape(' '.join(said))}", highlight=False)
         for warning in target.get("warnings", []):
             console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+        limited = any(case.get("mem_limit_bytes") is not None for case in target["preview"])
         preview = plain_table(
             [
                 ("first cases", False),
@@ -255,6 +256,7 @@ def plan(console: Console, found: dict[str, Any]) -> None:
                 ("threads", True),
                 ("cores", True),
                 ("ways", True),
+                *([("memory, pool", False)] if limited else []),
                 ("beside", False),
             ]
         )
@@ -266,9 +268,18 @@ def plan(console: Console, found: dict[str, Any]) -> None:
                 escape(case["case_id"]),
                 escape(case["service"]),
                 *numbers,
+                *([_memory(case)] if limited else []),
                 escape(beside) if not case["infeasible"] else escape(f"infeasible: {case['infeasible']}"),
             )
         console.print(preview)
+
+
+def _memory(case: Mapping[str, Any]) -> str:
+    """Limit and pool of a case, in GiB."""
+    limit, pool = (case.get(name) for name in ("mem_limit_bytes", "zswap_max_bytes"))
+    if limit is None:
+        return "no limit"
+    return f"{limit / 2**30:.4g} GiB" + ("" if pool is None else f", {pool / 2**30:.4g} GiB")
 
 
 def _rps(neighbour: Mapping[str, Any]) -> str:

@@ -303,7 +303,7 @@ def heat_maps(folder: Path, labels: Path) -> list[charts.HeatMap]:
     frame = tables.of_stage(labels / "labels.parquet").filter(
         (pl.col("neighbours") == "") & pl.col("reason").is_null() & pl.col("rcliff_ways").is_not_null()
     )
-    rows = shardfile.scan(shards(folder)).filter(pl.col("neighbours").list.len() == 0)
+    rows = shardfile.unbound(shardfile.scan(shards(folder))).filter(pl.col("neighbours").list.len() == 0)
     rows = rows.with_columns(worth=samples.worth(worth.disturbed_cases(folder)))
     found = []
     for service in sorted(frame["service"].unique()):
@@ -556,9 +556,11 @@ def _learning(dvc: Mapping[str, Any], out: Path) -> Section:
 def label_blocks(label: Mapping[str, Any]) -> list[Any]:
     """What the label stage kept and dropped, and why."""
     # files from before disturbed cases were left out do not say
-    rows = {**label["rows"], "disturbed": label.get("rows_disturbed", 0)}
+    rows = {**label["rows"], "disturbed": label.get("rows_disturbed", 0), "memory_bound": label.get("rows_memory_bound", 0)}
     total = sum(rows.values()) or 1
     told = VERDICTS | {"disturbed": f"{WORTH['disturbed']}; dropped"}
+    if rows["memory_bound"]:
+        told |= {"memory-bound": "a limit on memory changed what the service did: for labels of memory alone"}
     verdicts = Table(
         [Column("verdict of a row"), Column("rows", True), Column("share", True), Column("what becomes of it")],
         [[v, f"{rows[v.replace('-', '_')]:,}", per_cent(rows[v.replace("-", "_")] / total), why] for v, why in told.items()],
@@ -574,7 +576,18 @@ def label_blocks(label: Mapping[str, Any]) -> list[Any]:
         [[n.replace("_", " "), f"{planes[n]:,}", why] for n, why in names.items()],
     )
     split = f"Split by plane: {planes['train']:,} train, {planes['val']:,} validation, {planes['test']:,} test."
-    return [verdicts, kinds, Text(split, "note")]
+    return [verdicts, kinds, Text(split, "note"), Text(memory_note(label.get("memory")), "note")]
+
+
+def memory_note(memory: Mapping[str, Any] | None) -> str:
+    """The labels along the axis of memory, or why there are none."""
+    if memory is None or memory["reason"] is not None:
+        why = memory["reason"] if memory else "files from before there were such labels do not say"
+        return f"Labels of memory: none ({why})."
+    return (
+        f"Labels of memory: {memory['with_oaa']:,} of {memory['allocations']:,} allocations of cores and ways have a least limit "
+        f"that meets the target, and {memory['with_cliff']:,} a cliff ({memory['exact']:,} exact, {memory['bounded']:,} bounded)."
+    )
 
 
 _UNITS = {"cores": "cores", "ways": "ways", "mbps": "MB/s"}

@@ -9,8 +9,26 @@ from typing import Any
 import polars as pl
 
 from models.features import SAMPLE_FEATURES
-from pipelines import stdio, tables
+from pipelines import samples, stdio, tables
 
+# of a campaign with limits on memory: what was asked for and in force, what was seen, whether it bound, and what to say of it
+MEMORY: dict[str, pl.DataType] = {
+    **{
+        name: pl.Int64()
+        for name in ("mem_limit_bytes", "zswap_max_bytes", "mem_limit_in_force_bytes", "zswap_max_in_force_bytes")
+    },
+    **{
+        f"memory_{name}": pl.Float64()
+        for name in (
+            *("in_use_bytes", "pool_bytes", "stored_bytes", "swapped_bytes"),
+            *("pool_swap_ins_per_s", "disk_swap_ins_per_s", "refaults_per_s", "stall_frac"),
+            *("footprint_bytes", "compression_ratio"),
+        )
+    },
+    samples.BINDS: pl.Boolean(),
+    "memory_note": pl.String(),
+}
+MEMORY_NUMBERS = tuple(name for name, kind in MEMORY.items() if kind.is_numeric())
 _LATENCY = ("mean", "p50", "p95", "p99", "p99_low", "p99_high")
 SCHEMA: dict[str, pl.DataType] = {
     "campaign": pl.String(),
@@ -32,10 +50,12 @@ SCHEMA: dict[str, pl.DataType] = {
     "loop": pl.String(),
     "latency_from": pl.String(),
     "load_pct": pl.Float64(),
+    **MEMORY,
 }
 """Columns of a shard, in order."""
-ADDED = ("loop", "latency_from", "load_pct")
-"""Of these, what a shard may lack: one of an earlier version, or (load_pct) of a campaign that does not find its loads.
+ADDED = ("loop", "latency_from", "load_pct", *MEMORY)
+"""Of these, what a shard may lack: one of an earlier version, or of a campaign that does not find its loads (load_pct) or has no
+limits on memory (MEMORY).
 
 A data set that was gone on with may have shards of either kind."""
 _LARGEST = 1e15  # of what is measured: bytes a second, and all else
@@ -59,6 +79,13 @@ def differences(schema: Mapping[str, Any]) -> Iterator[str]:
 def scan(shards: Sequence[Path]) -> pl.LazyFrame:
     """Rows of several shards: what some of them do not have is null there, or left out of all."""
     return pl.scan_parquet(list(shards), missing_columns="insert", extra_columns="ignore")
+
+
+def unbound(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Without the rows that a limit on memory bound: what they say is not of cores and ways alone."""
+    if samples.BINDS not in frame.collect_schema().names():
+        return frame
+    return frame.filter(~pl.col(samples.BINDS).fill_null(False))
 
 
 def unreadable(path: Path) -> str | None:

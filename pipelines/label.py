@@ -4,8 +4,8 @@ A plane is one service at one load, thread count, bandwidth throttle and set of 
 
     python -m pipelines.label --data FOLDER --out FOLDER [--params params.yaml]
 
-Writes `labels.parquet` (a row a plane), `cells.parquet` (a row an allocation) and `label.json` (metrics); of these
-`headline.json` has the one that `dvc metrics` shows.
+Writes `labels.parquet` (a row a plane), `cells.parquet` (a row an allocation), `memory.parquet` (a row an allocation of cores and
+ways, along the axis of memory) and `label.json` (metrics); of these `headline.json` has the one that `dvc metrics` shows.
 """
 
 from __future__ import annotations
@@ -378,16 +378,173 @@ def label_cells(cells: pl.DataFrame, data: samples.DataSet, p: params.Label) -> 
     return frame.with_columns(pl.Series("split", parts.tolist(), dtype=pl.String))
 
 
+NO_MEMORY_AXIS = "limits on memory are no axis of this data set"
+_MEMORY_LABELS = ("memory_oaa_bytes", "memory_oaa_pool_bytes", "memory_cliff_bytes", "memory_kind", "memory_reason")
+"""Of a plane's OAA, in `labels.parquet`; the columns of the same name in `memory.parquet`."""
+_MEMORY_SCHEMA: dict[str, Any] = {
+    **{name: pl.String for name in ("campaign", "platform", "service")},
+    **dict.fromkeys(("rps", "threads", "mba_pct"), pl.Float64),
+    "neighbours": pl.String,
+    **dict.fromkeys(("alloc_cores", "alloc_ways", "qos_target_ms"), pl.Float64),
+    **dict.fromkeys(("limits", "limits_measured", "memory_oaa_bytes", "memory_oaa_pool_bytes", "memory_cliff_bytes"), pl.Int64),
+    **dict.fromkeys(("memory_kind", "memory_reason"), pl.String),
+}
+
+
+def memory_label(limits: Sequence[float], p99_ms: Sequence[float], qos_target_ms: float) -> dict[str, Any]:
+    """Memory OAA and memory cliff of one service with everything else given.
+
+    The memory OAA is the least limit that meets the target, where every larger one that was measured meets it too. The memory
+    cliff is the limit meeting the target from where one step less costs the most latency, as a ratio: the RCliff's definition
+    (`cliff_cells`) on one axis.
+
+    Args:
+        limits: bytes, ascending; infinite: no limit.
+        p99_ms: of each; NaN where it was not measured, infinite where the server was overloaded.
+    Returns:
+        Of `_MEMORY_LABELS` all but the pool. `bounded`: a limit that was not measured, or one below the least, could move one of
+        them.
+    """
+    grid = np.asarray(p99_ms, dtype=float)
+    state = fill_by_monotony(grid[:, None], qos_target_ms)[:, 0]
+    none = {"memory_oaa_bytes": None, "memory_cliff_bytes": None, "memory_kind": None}
+    measured = np.isfinite(grid) | np.isinf(grid)
+    missed = np.flatnonzero(measured & ~(grid <= qos_target_ms))
+    first = int(missed[-1]) + 1 if missed.size else 0
+    met = [k for k in range(first, len(grid)) if measured[k]]
+    if not met:
+        most = "without a limit" if np.isinf(limits[-1]) and measured[-1] else "with the largest limit that was measured"
+        return none | {"memory_reason": f"the target is missed {most}; lower the load, or give more cores or ways"}
+    least = met[0]
+    if np.isinf(limits[least]):
+        return none | {"memory_reason": "the target is met without a limit alone; measure larger limits"}
+    # what is not measured between a limit that misses and one that meets it
+    bounded = bool((state[first:least] != 0).any()) or first == 0
+    found: dict[str, Any] = none | {"memory_oaa_bytes": round(limits[least]), "memory_reason": None}
+    # a step is one between limits that were both measured
+    steps = ~np.isnan(slowdown(grid[:, None], 0, first_is_least=False)[:, 0]) & (grid <= qos_target_ms)
+    certain, possible = (edge[:, 0] for edge in cliff_cells(grid[:, None], qos_target_ms, (False, True)))
+    edges = np.flatnonzero(possible & steps)
+    if edges.size and np.isfinite(limits[edges[0]]):
+        found["memory_cliff_bytes"] = round(limits[edges[0]])
+    elif edges.size and not np.isnan(grid).any():
+        found["memory_reason"] = "p99 jumps between the largest limit and none; measure larger limits"
+    else:
+        found["memory_reason"] = (
+            "no limit that meets the target has a smaller one beside it that was measured, or p99 jumps elsewhere"
+        )
+    bounded |= not (certain.any() and int(possible.sum()) == 1)
+    return found | {"memory_kind": "bounded" if bounded else "exact"}
+
+
+def _with_curves(cells: pl.DataFrame) -> pl.DataFrame:
+    """Cells by pool: `curve` is the pool as a share of the limit, or in bytes, whichever of them the service has fewer of."""
+    limit, pool = samples.MEMORY_KEY
+    share = (pl.col(pool) / pl.col(limit)).round(4)
+    by_share = share.drop_nulls().n_unique().over("service") <= pl.col(pool).drop_nulls().n_unique().over("service")
+    curve = pl.when(by_share).then(share).otherwise(pl.col(pool).cast(pl.Float64))
+    return cells.with_columns(curve.alias("curve")).sort(*samples.CELL_KEY, "curve", limit, nulls_last=True)
+
+
+def label_memory(cells: pl.DataFrame | None, data: samples.DataSet) -> pl.DataFrame:
+    """Labels along the axis of memory, a row for each allocation of cores and ways under one load.
+
+    Each pool is a curve of its own over the limits on memory: so many bytes, or the same share of each limit. The label is that
+    of the curve with the least memory OAA; of equals the one with the smaller pool. A data set without such an axis has no row.
+    """
+    rows: list[dict[str, Any]] = []
+    if cells is not None:
+        limit = samples.MEMORY_KEY[0]
+        limit_held, pool_held = samples.IN_FORCE
+        cells = _with_curves(cells)
+        # what the sweep has of each service: where cells were chosen, some limits were not measured with each allocation
+        asked = cells.filter(pl.col(limit).is_not_null()).group_by("service").agg(pl.col(limit).unique().sort())
+        axes = {str(service): np.array(limits, dtype=float) for service, limits in asked.iter_rows()}
+        free_of = set(cells.filter(pl.col(limit).is_null())["service"])
+        for key, plane in cells.group_by(samples.CELL_KEY, maintain_order=True):
+            told = dict(zip(samples.CELL_KEY, key, strict=True))
+            service, target = str(told["service"]), data.qos_target_ms(str(told["service"]))
+            limits = axes.get(service, np.empty(0))
+            free = plane.filter(pl.col(limit).is_null())
+            without = free["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_list()[:1] or [np.nan]
+            under = plane.filter(pl.col(limit).is_not_null())
+            best: dict[str, Any] | None = None
+            for _, curve in under.group_by("curve", maintain_order=True):
+                at = np.searchsorted(limits, curve[limit].to_numpy().astype(float))
+                p99_ms, held, pools = np.full(len(limits), np.nan), limits.copy(), np.full(len(limits), np.nan)
+                p99_ms[at] = curve["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                held[at] = curve[limit_held].cast(pl.Float64).to_numpy()
+                pools[at] = curve[pool_held].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                order = np.argsort(held, kind="stable")
+                each = [*held[order].tolist(), *([np.inf] if service in free_of else [])]
+                found = memory_label(each, [*p99_ms[order].tolist(), *(without if service in free_of else [])], target)
+                least = found["memory_oaa_bytes"]
+                if best is None or (least is not None and (best["memory_oaa_bytes"] is None or least < best["memory_oaa_bytes"])):
+                    of_it = [] if least is None else [x for x, y in zip(pools, held, strict=True) if round(y) == least]
+                    known = [round(x) for x in of_it if not np.isnan(x)]
+                    best = found | {"memory_oaa_pool_bytes": known[0] if known else None}
+            if best is None:
+                best = dict.fromkeys(_MEMORY_LABELS) | {"memory_reason": "no limit was measured with this allocation"}
+            rows.append(
+                {
+                    "campaign": data.campaign,
+                    "platform": data.platform.name,
+                    **{name: told[name] for name in ("service", "rps", "threads", "mba_pct")},
+                    "neighbours": told["nb_key"],
+                    **{name: told[name] for name in ("alloc_cores", "alloc_ways")},
+                    "qos_target_ms": target,
+                    "limits": len(limits),
+                    "limits_measured": under[limit].n_unique(),
+                    **best,
+                }
+            )
+    return pl.DataFrame(rows, schema=_MEMORY_SCHEMA)
+
+
+def with_memory(labels: pl.DataFrame, memory: pl.DataFrame, *, has_axis: bool) -> pl.DataFrame:
+    """Labels of planes with what each plane's OAA needs of memory; null where there is no such label, with the reason."""
+    key = ["service", "rps", "threads", "mba_pct", "neighbours"]
+    at = {"oaa_cores": "alloc_cores", "oaa_ways": "alloc_ways"}
+    # a host without partitioning has ways in no label
+    ways = pl.col("oaa_ways").fill_null(0.0) if labels["oaa_ways"].is_null().all() else pl.col("oaa_ways")
+    keyed = labels.with_columns(
+        *(pl.col(name).cast(_MEMORY_SCHEMA[name]).alias(f"k_{name}") for name in key),
+        pl.col("oaa_cores").round(6).alias("k_alloc_cores"),
+        ways.alias("k_alloc_ways"),
+    )
+    names = [*key, *at.values()]
+    found = keyed.join(
+        memory.select(*(pl.col(name).alias(f"k_{name}") for name in names), *_MEMORY_LABELS),
+        on=[f"k_{name}" for name in names],
+        how="left",
+        maintain_order="left",
+    ).drop(f"k_{name}" for name in names)
+    none = pl.col("memory_oaa_bytes").is_null() & pl.col("memory_reason").is_null()
+    why = pl.lit(NO_MEMORY_AXIS)
+    if has_axis:
+        why = (
+            pl.when(pl.col("oaa_cores").is_null())
+            .then(pl.lit("no allocation meets the target without a limit"))
+            .otherwise(pl.lit("no limit was measured with the cores and ways of OAA"))
+        )
+    return found.with_columns(memory_reason=pl.when(none).then(why).otherwise("memory_reason"))
+
+
 def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None = None) -> dict[str, Any]:
     """Label one data set; returns the metrics."""
     data = samples.open_dataset(folder)
     with engine.connect(reading or params.Samples()) as on:
         rows = reduce.verdict_counts(data, on)
         cells = reduce.cells(data, on)
+        memory_cells = reduce.memory_cells(data, on)
     if cells.is_empty():
-        left_out = ", ".join(f"{rows[verdict]} {verdict}" for verdict in samples.DROPPED)
-        raise BadInput(f"{folder}: no row says anything about the server ({left_out}); measure it again on a quiet host")
-    labels = label_cells(cells, data, p)
+        left_out = ", ".join(f"{rows[v]} {v}" for v in samples.DROPPED if rows[v] or v != samples.MEMORY_BOUND)
+        remedy = "measure it again on a quiet host"
+        if rows[samples.MEMORY_BOUND]:
+            remedy = 'add "none" to sweep.memory, so that cores and ways are measured without a limit too'
+        raise BadInput(f"{folder}: no row says anything about the server ({left_out}); {remedy}")
+    memory = label_memory(memory_cells, data)
+    labels = with_memory(label_cells(cells, data, p), memory, has_axis=memory_cells is not None)
     status = dict(cells["status"].value_counts().iter_rows())
     kinds = dict(labels["kind"].drop_nulls().value_counts().iter_rows())
     splits = dict(labels["split"].value_counts().iter_rows())
@@ -396,6 +553,7 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
         "rows": {verdict.replace("-", "_"): rows[verdict] for verdict in samples.VERDICTS},
         "rows_without_latency": rows[reduce.NO_LATENCY],
         "rows_disturbed": rows[samples.DISTURBED],
+        "rows_memory_bound": rows[samples.MEMORY_BOUND],
         "rows_dropped": sum(rows[verdict] for verdict in samples.DROPPED),
         "cells": {name: int(status.get(name, 0)) for name in ("measured", "overloaded", "unknown")},
         "planes": {
@@ -407,13 +565,29 @@ def run(folder: Path, out: Path, p: params.Label, reading: params.Samples | None
             "val": int(splits.get("val", 0)),
             "test": int(splits.get("test", 0)),
         },
+        "memory": _memory_metrics(memory, has_axis=memory_cells is not None),
         "cases": data.cases,
     }
-    for name, frame in (("labels", labels), ("cells", cells)):
+    for name, frame in (("labels", labels), ("cells", cells), ("memory", memory)):
         write_parquet(out / f"{name}.parquet", frame)
     write_json(out / "label.json", metrics)
     write_headline(out, {"labels": kinds.get("exact", 0) + kinds.get("bounded", 0)})
     return metrics
+
+
+def _memory_metrics(memory: pl.DataFrame, *, has_axis: bool) -> dict[str, Any]:
+    """Of the labels along the axis of memory; all null without one, with the reason."""
+    if not has_axis:
+        return {**dict.fromkeys(("allocations", "with_oaa", "with_cliff", "exact", "bounded")), "reason": NO_MEMORY_AXIS}
+    kinds = memory["memory_kind"].drop_nulls()
+    return {
+        "allocations": memory.height,
+        "with_oaa": memory["memory_oaa_bytes"].is_not_null().sum(),
+        "with_cliff": memory["memory_cliff_bytes"].is_not_null().sum(),
+        "exact": int((kinds == "exact").sum()),
+        "bounded": int((kinds == "bounded").sum()),
+        "reason": None,
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

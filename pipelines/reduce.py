@@ -39,8 +39,12 @@ def _number(value: ir.NumericColumn) -> ir.BooleanValue:
     return value.abs() <= _LARGEST
 
 
-def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None) -> ir.Table:
-    """All rows of the data set, or those of some of its shards. Rows of disturbed cases have the verdict `disturbed`.
+def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | None = None, *, bound: bool = False) -> ir.Table:
+    """All rows of the data set, or those of some of its shards. Rows of disturbed cases have the verdict `disturbed`, those that
+    a limit on memory bound `memory-bound`.
+
+    Args:
+        bound: rows that a limit on memory bound keep their verdict.
 
     Raises:
         BadInput: a column is missing.
@@ -64,6 +68,11 @@ def open_samples(data: samples.DataSet, engine: Engine, places: Sequence[int] | 
         # a verdict that is none stays so: it is named
         known = marked & table.verdict.isin(samples.VERDICTS)
         table = table.mutate(verdict=ibis.ifelse(known, ibis.literal(samples.DISTURBED), table.verdict))
+    if not bound and samples.BINDS in table.columns:
+        import ibis
+
+        known = table[samples.BINDS] & table.verdict.isin(samples.VERDICTS)
+        table = table.mutate(verdict=ibis.ifelse(known, ibis.literal(samples.MEMORY_BOUND), table.verdict))
     return table
 
 
@@ -83,7 +92,7 @@ def verdict_counts(data: samples.DataSet, engine: Engine) -> dict[str, int]:
     asked = {"unplaced": unplaced.cast("int64").sum(), "no_latency": no_latency.cast("int64").sum()}
     counts = engine.collect(table.group_by("verdict").agg(rows=table.count(), **asked))
     found = {str(verdict): int(n) for verdict, n in counts.select("verdict", "rows").iter_rows()}
-    known = (*samples.VERDICTS, samples.DISTURBED)
+    known = (*samples.VERDICTS, samples.DISTURBED, samples.MEMORY_BOUND)
     if unknown := sorted(set(found) - set(known)):
         raise BadInput(f"{data.folder}: verdict {unknown[0]!r} is unknown; known: {', '.join(samples.VERDICTS)}")
     if n := int(counts.filter(~pl.col("verdict").is_in(samples.DROPPED))["unplaced"].sum()):
@@ -136,8 +145,12 @@ def measured_p99_ms(table: ir.Table) -> ir.Value:
     return ibis.ifelse((table.verdict == "valid") & _number(p99_ms) & (p99_ms > 0), p99_ms, None)
 
 
-def cases(table: ir.Table) -> ir.Table:
-    """One row a case: what it is, rows by verdict, the median of its valid rows' p99, its bandwidth in whole parts."""
+def cases(table: ir.Table, more: Sequence[str] = ()) -> ir.Table:
+    """One row a case: what it is, rows by verdict, the median of its valid rows' p99, its bandwidth in whole parts.
+
+    Args:
+        more: columns that say what it is besides those of every data set.
+    """
     import ibis
 
     valid = table.verdict == "valid"
@@ -147,7 +160,7 @@ def cases(table: ir.Table) -> ir.Table:
         p99=measured_p99_ms(table),
         mbl_parts=(mbl * _PER_UNIT + 0.5).floor().cast("int64"),
     )
-    found = t.group_by("service", "rps", "threads", "mba_pct", "neighbours", "cores_parts", "alloc_ways", "case_id").agg(
+    found = t.group_by("service", "rps", "threads", "mba_pct", "neighbours", "cores_parts", "alloc_ways", "case_id", *more).agg(
         n_valid=(t.verdict == "valid").cast("int64").sum(),
         n_over=(t.verdict == "server-overloaded").cast("int64").sum(),
         rows=t.count(),
@@ -172,19 +185,40 @@ def cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame:
     average of percentiles. A cell is what most of its cases say, in the same way. The search of a frontier campaign reckons alike
     (scheduler/search/src/series.rs).
     """
-    found = engine.collect(cases(open_samples(data, engine)))
+    return _of_cases(data, engine.collect(cases(open_samples(data, engine))), samples.CELL_KEY)
+
+
+def memory_cells(data: samples.DataSet, engine: Engine) -> pl.DataFrame | None:
+    """As `cells`, a row for each limit on memory too: `samples.MEMORY_KEY`, and `samples.IN_FORCE` (null where nothing was).
+
+    None where the data set has no such axis.
+    """
+    table = open_samples(data, engine, bound=True)
+    if samples.BINDS not in table.columns:
+        return None
+    limit, in_force = table[samples.MEMORY_KEY[0]], table[samples.IN_FORCE[0]]
+    # what was in force is what a latency is of; one that was not in force is of no limit that anything asked for
+    of = table.filter(limit.isnull() | in_force.notnull())
+    # a limit that rose while it was sampled is the highest that it had
+    each = of.group_by("case_id").agg(**{f"most_{name}": of[name].max() for name in samples.IN_FORCE})
+    of = of.drop(*samples.IN_FORCE).join(each, "case_id").rename({name: f"most_{name}" for name in samples.IN_FORCE})
+    key = (*samples.MEMORY_KEY, *samples.IN_FORCE)
+    return _of_cases(data, engine.collect(cases(of, key)), (*samples.CELL_KEY, *key))
+
+
+def _of_cases(data: samples.DataSet, found: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     placed = found.with_columns((pl.col("cores_parts") / _PER_CORE).alias("alloc_cores"))
     keyed = samples.with_keys(placed.lazy(), data).drop("neighbours", "cores_parts")
-    return _cells(keyed.sort(*samples.CELL_KEY, "case_id")).sort(samples.CELL_KEY).collect()
+    return _cells(keyed.sort(*key, "case_id"), key).sort(key).collect()
 
 
-def _cells(cases: pl.LazyFrame) -> pl.LazyFrame:
+def _cells(cases: pl.LazyFrame, key: Sequence[str]) -> pl.LazyFrame:
     n_unknown = pl.col("rows") - pl.col("n_valid") - pl.col("n_over")
     overloaded = (pl.col("n_over") > 0) & (pl.col("n_over") >= pl.max_horizontal("n_valid", n_unknown))
     measured = ~overloaded & (pl.col("n_valid") > n_unknown) & pl.col("p99_ms").is_not_null()
     n_overloaded, n_measured = pl.col("n_overloaded"), pl.col("n_measured")
     return (
-        cases.group_by(samples.CELL_KEY)
+        cases.group_by(key)
         .agg(
             overloaded.sum().alias("n_overloaded"),
             measured.sum().alias("n_measured"),
@@ -196,7 +230,7 @@ def _cells(cases: pl.LazyFrame) -> pl.LazyFrame:
             pl.col("mbl_count").sum(),
         )
         .select(
-            *samples.CELL_KEY,
+            *key,
             pl.col("rows").cast(pl.get_index_type()),
             "cases",
             pl.when(pl.col("mbl_count") > 0)

@@ -60,6 +60,7 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
         rows=table.height,
         rows_left_out=Left(
             disturbed=by_verdict.get(samples.DISTURBED, 0),
+            memory_bound=by_verdict.get(samples.MEMORY_BOUND, 0),
             feature_missing=int((kept["rows"] - kept["usable"]).sum()),
             not_resolvable=by_verdict.get("not-resolvable", 0),
             overloaded=0 if p.use_overloaded_inputs else by_verdict.get("server-overloaded", 0),

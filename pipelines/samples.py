@@ -9,7 +9,8 @@ A row whose verdict is not `valid` never counts as a measured latency:
     not-resolvable      too few requests for a percentile: the cell is unknown
 
 A row of a case that something disturbed counts as `disturbed`, whatever its verdict, and is dropped: it says what the disturbance
-did. How many rows each rule touched is part of the metrics of the label stage.
+did. A row of a case that a limit on memory bound (`memory_binds`) counts as `memory-bound` in the same way: its latency says
+nothing of cores and ways alone. How many rows each rule touched is part of the metrics of the label stage.
 
 A *usable* row is valid, and nothing disturbed its case (`worth`). What a campaign is worth is its usable rows: every count that
 people see is of these, wherever it is shown, and no model learns a latency from any other.
@@ -33,12 +34,19 @@ from pipelines.io import read_json, sha256_file
 # Edition of the virtual server that made data, and of what was learnt from it: its name in tags, summaries and bundles.
 PLANT = "plant_version"
 DISTURBED = "disturbed"
+# of a case whose limit on memory may have changed what the service did: no cell of a plane of cores and ways
+MEMORY_BOUND = "memory-bound"
 VERDICTS = ("valid", "client-limited", "server-overloaded", "not-resolvable")
 _MARK = b'"disturbed"'
 # what a row is worth, one of these: the verdict stands for rows that nothing disturbed
 WORTH = ("usable", DISTURBED, "server-overloaded", "client-limited", "not-resolvable", "unknown")
-DROPPED = ("client-limited", DISTURBED)
-"""Rows that say nothing about the server."""
+DROPPED = ("client-limited", DISTURBED, MEMORY_BOUND)
+"""Rows that say nothing about what a service does with its cores and ways alone."""
+BINDS = "memory_binds"
+"""Column of data sets with limits on memory; others lack it, and nothing in them is bound."""
+MEMORY_KEY = ("mem_limit_bytes", "zswap_max_bytes")
+"""What was asked for of memory, and in the same order what was in force."""
+IN_FORCE = ("mem_limit_in_force_bytes", "zswap_max_in_force_bytes")
 PLANE_KEY = ("service", "rps", "threads", "mba_pct", "nb_key")
 CELL_KEY = (*PLANE_KEY, "alloc_cores", "alloc_ways")
 NEEDED = (

@@ -135,6 +135,7 @@ def test_rows_are_every_kth_of_those_wanted(
     assert found.height == len(want) == about["rows"] <= max_rows
     assert about["rows_left_out"] == {
         "disturbed": 0,
+        "memory_bound": 0,
         "feature_missing": len(kept) - len(usable),
         "not_resolvable": sum(row["verdict"] == "not-resolvable" for row in kept),
         "overloaded": 0 if overloaded else sum(row["verdict"] == "server-overloaded" for row in kept),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from pipelines import samples
+
 # of a percentile that may be believed (docs/sweep-output.md)
 REQUESTS = 100
 # columns whose course within a case is looked at
@@ -43,11 +45,14 @@ def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     """One row a case, in the order of the shard.
 
     Columns: case_id, service, rps, load (per cent of the max load that was measured there, else the RPS), threads, mba_pct,
-    beside (the neighbours, as text), cores, ways; the median of each column of `COURSE`, and its least and most as `low_*` and
-    `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln p99); ipc_se; requests (completed in all of the case);
-    valid, overloaded (of all samples); samples.
+    beside (the neighbours, as text), memory (limit and pool that were asked for, as text), cores, ways; the median of each
+    column of `COURSE`, and its least and most as `low_*` and `high_*`; virt_mem_mb, res_mem_mb; p99_se (standard error of ln
+    p99); ipc_se; requests (completed in all of the case); valid, overloaded (of all samples); samples.
     """
     share = pl.col("load_pct") if "load_pct" in frame.columns else pl.lit(None, pl.Float64)
+    asked = pl.lit("")
+    if samples.BINDS in frame.columns:
+        asked = pl.format("{}:{}", *(pl.col(name).cast(pl.String).fill_null("none") for name in samples.MEMORY_KEY))
     seconds = sampling.interval_ms / 1000 if sampling else 1.0
     several = pl.len().cast(pl.Float64).sqrt()
     p99 = pl.col("latency_p99_ms").filter(_VALID & (pl.col("latency_p99_ms") > 0)).log()
@@ -59,6 +64,7 @@ def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     found = frame.group_by("case_id", maintain_order=True).agg(
         pl.col("service", "rps", "threads", "mba_pct", "neighbours").first(),
         pl.coalesce(share, "rps").first().alias("load"),
+        asked.first().alias("memory"),
         pl.col("alloc_cores").first().alias("cores"),
         pl.col("alloc_ways").first().alias("ways"),
         *course,
@@ -76,6 +82,6 @@ def table(frame: pl.DataFrame, sampling: Sampling | None) -> pl.DataFrame:
     # a case's neighbours repeat over a plane, and so do its other keys
     return found.with_columns(
         pl.col("neighbours").list.eval(beside).list.join(",").cast(pl.Categorical).alias("beside"),
-        pl.col("service").cast(pl.Categorical),
+        pl.col("service", "memory").cast(pl.Categorical),
         pl.col(pl.Float64).cast(pl.Float32),
     ).drop("neighbours")

@@ -97,7 +97,7 @@ def _course(part: pl.DataFrame, name: str) -> tuple[float, float, int, int] | No
 def whole(table: pl.DataFrame) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """(file, what, cases) of cells that stand out of their planes, where nothing is a peak."""
     found: dict[str, list[tuple[str, str]]] = {}
-    planes = ["service", "rps", "threads", "mba_pct", "beside"]
+    planes = ["service", "rps", "threads", "mba_pct", "beside", "memory"]
     if table.select((pl.col("threads") == pl.col("cores").clip(1.0)).all()).item():
         planes.remove("threads")  # one thread a core: a plane has all numbers of them
     # one sort and plain arrays: a data set has thousands of planes, each of a few hundred cells

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from collection import shardfile
 from collection.dataset import Manifest
 from models.features import PlatformLimits, sample_ranges
 from pipelines.samples import VERDICTS
@@ -43,6 +44,10 @@ def ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
         "achieved_rps": (0.0, _MOST_PER_S),
         "errors": (0, 2**53),
         "count": (0, 2**53),
+        # what is asked for is at least a page; the rest may be nothing
+        **dict.fromkeys(shardfile.MEMORY_NUMBERS, (0, 2**53)),
+        "mem_limit_bytes": (1, 2**53),
+        "memory_stall_frac": (0, 1 + _ROUNDING),
     }
 
 

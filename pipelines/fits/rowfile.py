@@ -15,6 +15,7 @@ class Left(BaseModel):
     """Rows that were left out, by reason."""
 
     disturbed: int = 0  # files from before these were left out do not say
+    memory_bound: int = 0  # nor do files from before limits on memory were an axis
     feature_missing: int
     not_resolvable: int
     overloaded: int

@@ -179,6 +179,18 @@ impl Mounts {
     }
 
     /// None where neither version offers cpu and cpuset.
+    /// Whether groups can have a limit on their memory.
+    pub fn has_memory(&self) -> bool {
+        match self.version() {
+            Some(Version::V2) => {
+                let of = |dir: &PathBuf| text(self.files.as_ref(), dir.join("cgroup.controllers"));
+                let controllers = self.v2.as_ref().and_then(|(dir, _)| of(dir));
+                controllers.is_some_and(|c| c.split_whitespace().any(|x| x == "memory"))
+            }
+            _ => self.v1.contains_key("memory"),
+        }
+    }
+
     pub fn version(&self) -> Option<Version> {
         let v2 = self.v2.as_ref().and_then(|(dir, _)| text(self.files.as_ref(), dir.join("cgroup.controllers")));
         if v2.is_some_and(|c| ["cpu", "cpuset"].iter().all(|w| c.split_whitespace().any(|x| x == *w))) {

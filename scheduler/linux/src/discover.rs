@@ -2,6 +2,7 @@
 //!
 //! CPUs that are off line are in no core and no L3 domain, and those beyond [`CpuSet::CAPACITY`] are left out.
 
+use crate::cgroup::{Mounts, Version};
 use crate::files::text;
 use crate::procfs;
 use crate::resctrl::offer::{Domains, Offer};
@@ -17,6 +18,30 @@ pub const WHOLE_CORE_CPUS: u32 = 8;
 const RESERVED_SHARE: u64 = 16;
 /// Most that is reserved, bytes: what the system needs does not grow with the machine for ever.
 const MOST_RESERVED_BYTES: u64 = 4 << 30;
+
+/// Why a limit on a service's memory, and on its pool of compressed pages, cannot be set on a host: cause and remedy. None: it can.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryControl {
+    pub no_limit: Option<String>,
+    pub no_pool: Option<String>,
+}
+
+/// What a host can do about the memory of a service.
+pub fn memory_control(root: &Root) -> MemoryControl {
+    let mounts = Mounts::read(root);
+    let no_limit = (!mounts.has_memory()).then(|| {
+        "this host has no cgroups that limit memory. Mount them (v1: memory; v2: add memory to cgroup.subtree_control), or leave memory out".into()
+    });
+    let swap = || root.read("/proc/swaps").is_some_and(|t| t.lines().skip(1).any(|l| !l.trim().is_empty()));
+    let why = match (mounts.version(), root.read("/sys/module/zswap/parameters/enabled").as_deref()) {
+        (Some(Version::V2), Some("Y" | "1")) if swap() => None,
+        (Some(Version::V2), Some("Y" | "1")) => Some("no swap space, which zswap needs. Add some (mkswap, swapon), or leave pool out"),
+        (Some(Version::V2), Some(_)) => Some("zswap is off. echo Y > /sys/module/zswap/parameters/enabled, or leave pool out"),
+        (Some(Version::V2), None) => Some("this kernel has no zswap. Use one with CONFIG_ZSWAP, or leave pool out"),
+        _ => Some("its cgroups are of version 1, which have no pool of a group. Use version 2, or leave pool out"),
+    };
+    MemoryControl { no_limit, no_pool: why.map(Into::into) }
+}
 
 /// What services and jobs may share out of a host's memory.
 fn memory(root: &Root) -> Option<Memory> {

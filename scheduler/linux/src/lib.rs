@@ -46,7 +46,7 @@ pub mod target;
 mod testing;
 pub mod unit;
 
-pub use bench::{BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchSample, BenchService, LocalBench, Sampling};
+pub use bench::{BenchCase, BenchHow, BenchMemory, BenchNeighbour, BenchResult, BenchSample, BenchService, LocalBench, Sampling};
 pub use catalogue::{Catalogue, Entry};
 pub use check::{check, Capability};
 pub use discover::discover;

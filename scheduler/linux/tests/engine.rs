@@ -229,6 +229,7 @@ fn a_campaigns_cases_run_on_one_container() {
         cores,
         ways: 0,
         mba_pct: 100,
+        memory: None,
         neighbours: vec![],
         seed: 7,
     };

@@ -150,6 +150,15 @@ fn campaigns() {
     let p = Place::new();
     p.mutate("campaign.toml", Form::Toml, "m.toml", CAMPAIGN, "sweep @/m.toml --server virtual:server-1 --plan --json");
     let frontier = CAMPAIGN.replace("exhaustive", "frontier");
+    let memory = CAMPAIGN
+        .replace("server-1", "cosmos-server")
+        .replace("\"moses\", \"xapian\"", "\"silo-cosmos\"")
+        .replace("count = [0, 1]", "count = [0]");
+    let memory = memory.replace(
+        "mba_pct = [100]",
+        "mba_pct = [100]\nmemory = [\"none\", \"60%..80% step 10%\", \"40 GiB\"]\npool = \"10%..20% step 10%\"",
+    );
+    p.mutate("campaign.toml memory", Form::Toml, "m.toml", memory, "sweep @/m.toml --server virtual:cosmos-server --plan --json");
     p.mutate("campaign.toml frontier", Form::Toml, "m.toml", frontier, "sweep @/m.toml --server virtual:server-1 --plan");
 }
 

@@ -216,6 +216,136 @@ fn loads_are_found() {
     }
 }
 
+const MEMORY: &str = r#"
+name = "memory"
+seed = 7
+[targets]
+virtual = ["cosmos-server"]
+[sweep]
+services = ["silo-cosmos"]
+rps = [2000]
+threads = [16]
+cores = [6, 8, 16]
+ways = [2, 11]
+memory = ["none", "60%..110% step 25%"]
+pool = ["0%", "40%"]
+[sampling]
+interval_ms = 1000
+samples = 3
+"#;
+
+/// All samples, in the order of the shards.
+fn batches(out: &Path) -> Vec<arrow_array::RecordBatch> {
+    let read = |name: &String| {
+        let file = fs::File::open(out.join("shards").join(name)).unwrap();
+        parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap().map(Result::unwrap).collect()
+    };
+    shards(out).keys().flat_map(|name| -> Vec<_> { read(name) }).collect()
+}
+
+/// Limits on memory are an axis: rows say what was asked for, what was in force and what came of it. Less memory is never faster, and a pool
+/// helps a service that has too little. Every strategy, cut off, comes to the same end.
+#[test]
+fn limits_on_memory() {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Float64Type, Int64Type};
+    use arrow_array::Array;
+    const GIB: f64 = (1u64 << 30) as f64;
+    let dir = tempfile::tempdir().unwrap();
+    let server = ["--server", "virtual:cosmos-server"];
+    for strategy in ["exhaustive", "frontier", "random"] {
+        let more = if strategy == "random" { "[random]\ncells = 30\n" } else { "" };
+        let (file, out) = (campaign(dir.path(), &format!("strategy = \"{strategy}\"{MEMORY}{more}")), dir.path().join(strategy));
+        let plan: Value = serde_json::from_str(&ok(&["sweep", path(&file), server[0], server[1], "--plan", "--json"])).unwrap();
+        // 3 cores x 2 ways, without a limit and under three of them with two pools each.
+        assert_eq!(plan["cases"], if strategy == "random" { 30 } else { 42 });
+        assert!(ok(&["sweep", path(&file), server[0], server[1], "--plan"]).contains("to measure"));
+        ok(&["sweep", path(&file), server[0], server[1], "--out", path(&out)]);
+        if strategy != "frontier" {
+            add_up(&out);
+        }
+        let (want, whole) = (shards(&out), fs::read(out.join("journal.jsonl")).unwrap());
+        fs::write(out.join("journal.jsonl"), &whole[..whole.len() / 2]).unwrap();
+        ok(&["sweep", path(&file), server[0], server[1], "--resume", "--out", path(&out)]);
+        assert!(shards(&out) == want, "{strategy}");
+    }
+    let mut p99: BTreeMap<(u64, u64, u64), f64> = BTreeMap::new();
+    for batch in batches(&dir.path().join("exhaustive")) {
+        let bytes = |name: &str, i: usize| {
+            let column = batch.column_by_name(name).unwrap().as_primitive::<Int64Type>();
+            column.is_valid(i).then(|| column.value(i) as f64)
+        };
+        let number = |name: &str, i: usize| {
+            let column = batch.column_by_name(name).unwrap().as_primitive::<Float64Type>();
+            column.is_valid(i).then(|| column.value(i))
+        };
+        for i in 0..batch.num_rows() {
+            let (limit, pool) = (bytes("mem_limit_bytes", i), bytes("zswap_max_bytes", i));
+            assert_eq!((bytes("mem_limit_in_force_bytes", i), bytes("zswap_max_in_force_bytes", i)), (limit, pool));
+            let (in_use, swapped) = (number("memory_in_use_bytes", i).unwrap(), number("memory_swapped_bytes", i).unwrap());
+            let roomy = limit.is_none_or(|l| l > 45.2 * GIB);
+            assert!(limit.is_none_or(|l| in_use <= l + 4096.0) && (swapped == 0.0) == roomy, "{limit:?} {in_use} {swapped}");
+            assert_eq!(batch.column_by_name("memory_binds").unwrap().as_boolean().value(i), !roomy);
+            assert!((number("memory_footprint_bytes", i).unwrap() / GIB - 45.2).abs() < 0.01);
+            let ratio = number("memory_compression_ratio", i);
+            assert_eq!(ratio.is_some(), !roomy && pool.unwrap() > 0.0);
+            assert!(ratio.is_none_or(|r| (r - 1.9).abs() < 1e-3), "{ratio:?}");
+            assert_eq!(
+                number("memory_disk_swap_ins_per_s", i).unwrap() > 1.0,
+                !roomy && (pool == Some(0.0) || limit.unwrap() < 30.0 * GIB)
+            );
+            let key = |b: Option<f64>| (b.unwrap_or(1e3 * GIB) / GIB) as u64;
+            let at = (number("alloc_cores", i).unwrap() as u64, key(limit), key(pool));
+            if number("alloc_ways", i) == Some(11.0) {
+                p99.insert(at, number("latency_p99_ms", i).unwrap_or(f64::INFINITY));
+            }
+        }
+    }
+    let at = |cores: u64, limit_gib: u64, pool_gib: u64| p99[&(cores, limit_gib, pool_gib)];
+    for cores in [8, 16] {
+        // 27.1 and 38.4 GiB of 45.2, without a pool and with 40 %.
+        assert!(at(cores, 27, 0) > 2.0 * at(cores, 38, 0).min(1e9) || at(cores, 38, 0) > 1.0, "{p99:?}");
+        assert!(at(cores, 27, 0) > at(cores, 27, 10) && at(cores, 38, 0) > at(cores, 38, 15), "a pool helps: {p99:?}");
+        assert!((at(cores, 49, 0) / at(cores, 1000, 1000) - 1.0).abs() < 0.25, "room that is not needed: {p99:?}");
+    }
+}
+
+/// A campaign without limits has the columns, the description and the shards that it had before there was such an axis; what a limit cannot
+/// be set for is told before anything is written.
+#[test]
+fn without_limits_on_memory_all_is_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = MEMORY.replace("memory = [\"none\", \"60%..110% step 25%\"]\npool = [\"0%\", \"40%\"]\n", "");
+    let (file, out) = (campaign(dir.path(), &plain), dir.path().join("plain"));
+    ok(&["sweep", path(&file), "--server", "virtual:cosmos-server", "--out", path(&out)]);
+    let all = batches(&out);
+    assert!(all[0].schema().fields().iter().all(|f| !f.name().starts_with("mem") && !f.name().starts_with("zswap")));
+    let keys: Vec<String> = manifest(&out)["spec"]["sweep"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(keys, ["cores", "mba_pct", "neighbours", "rps", "services", "threads", "ways"]);
+    // The same cases with the axis: same ids, same numbers, more columns.
+    let with = campaign(dir.path(), &plain.replace("ways = [2, 11]", "ways = [2, 11]\nmemory = \"none\""));
+    let other = dir.path().join("none");
+    ok(&["sweep", path(&with), "--server", "virtual:cosmos-server", "--out", path(&other)]);
+    assert_ne!(manifest(&out)["campaign_hash"], manifest(&other)["campaign_hash"]);
+    for (a, b) in all.iter().zip(batches(&other)) {
+        for (i, field) in a.schema().fields().iter().enumerate() {
+            assert_eq!(a.column(i), b.column_by_name(field.name()).unwrap(), "{}", field.name());
+        }
+    }
+    for (server, services, axis, says) in [
+        ("server-1", "moses", "memory = \"80%\"", "sweep.memory: the profile of \"moses\" does not say how it pages"),
+        ("cosmos-server", "silo-cosmos", "memory = \"140%\"", "sweep.memory: 140% of \"silo-cosmos\", 63."),
+        ("cosmos-server", "silo-cosmos", "memory = 400", "sweep.memory"),
+        ("cosmos-server", "silo-cosmos", "pool = \"10%\"", "sweep.pool: is a part of a limit on memory"),
+    ] {
+        let text = plain.replace("cosmos-server", server).replace("silo-cosmos", services).replace("ways = [2, 11]", axis);
+        let file = campaign(dir.path(), &text);
+        let nowhere = dir.path().join("nowhere");
+        let (code, said) = one_line(&run(&["sweep", path(&file), "--server", &format!("virtual:{server}"), "--out", path(&nowhere)]));
+        assert!(code == 2 && said.contains("campaign.toml:") && said.contains(says) && !nowhere.exists(), "{said}");
+    }
+}
+
 /// Service and numbers of each row; None: there is no such column.
 fn rows(out: &Path, columns: &[&str]) -> Option<Vec<(String, Vec<f64>)>> {
     use arrow_array::cast::AsArray;

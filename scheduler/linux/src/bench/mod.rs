@@ -9,6 +9,7 @@
 
 mod client;
 pub mod disturbed;
+mod memory;
 mod named;
 pub mod preflight;
 pub mod settle;
@@ -16,6 +17,7 @@ mod whole;
 
 use self::client::{failed, Load};
 use self::disturbed::{Disturbance, Limits, Snapshot, LIMITS};
+pub use self::memory::{BenchMemory, Kept};
 use self::settle::{Settling, Window};
 use self::whole::{whole, Before};
 use crate::discover::online;
@@ -67,6 +69,8 @@ pub struct BenchCase {
     /// 0 where the LLC cannot be partitioned.
     pub ways: u32,
     pub mba_pct: u8,
+    /// None: limits on memory stay as they are, and nothing is told of it.
+    pub memory: Option<BenchMemory>,
     pub neighbours: Vec<BenchNeighbour>,
     pub seed: u64,
 }
@@ -88,6 +92,8 @@ pub struct BenchSample {
     pub features: Features,
     /// Requests answered in the interval; None without any. Short intervals rarely resolve a p99: see `verdict`.
     pub latency: Option<Latency>,
+    /// None where the case says nothing of memory.
+    pub memory: Option<Kept>,
 }
 
 /// What came of a case.
@@ -111,6 +117,8 @@ pub struct BenchResult {
     pub offered_rps: Option<f64>,
     /// How it was loaded.
     pub sending: Sending,
+    /// What is to be said of its memory; None: all of it was as asked, and seen.
+    pub memory_note: Option<String>,
     /// What was in force.
     pub allocation: Allocation,
 }
@@ -132,6 +140,8 @@ pub struct LocalBench {
     relaunch: bool,
     /// What others may take of the managed CPUs before a case is disturbed, beyond [`LIMITS`].
     others_frac: f64,
+    /// The case at hand has an axis of memory.
+    looks_at_memory: bool,
 }
 
 /// What a case runs: id, catalogue name, threads, rate.
@@ -152,6 +162,7 @@ struct Seen {
     before: Snapshot,
     features: Features,
     latency: Option<Latency>,
+    memory: Option<Kept>,
     window: Interval,
 }
 
@@ -191,6 +202,7 @@ impl LocalBench {
             client_threads: None,
             relaunch: false,
             others_frac: 0.0,
+            looks_at_memory: false,
         })
     }
 
@@ -279,6 +291,8 @@ impl LocalBench {
         want.extend(slots);
         let launched = self.start(&want)?;
         self.place(case, &want)?;
+        self.looks_at_memory = case.memory.is_some();
+        let not_in_force = case.memory.and_then(|m| self.wait_for_memory(&id, m));
 
         let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(settle::LEAST_HALF as u64 * WINDOW_MS) };
         let longest_ms = sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
@@ -334,6 +348,8 @@ impl LocalBench {
             // A queue that began to drain when the samples began is in them.
             Settling::Overloaded => (verdict != Verdict::ServerOverloaded).then(|| "the backlog grew until the samples began".into()),
         };
+        let last_seen = s.samples.last().and_then(|s| s.memory).map(|m| m.seen).unwrap_or_default();
+        let unsettled = not_in_force.or(unsettled);
         let mhz = s.samples.iter().filter_map(|s| s.features.core_freq_mhz);
         let disturbance = Disturbance::between(&s.before, &s.after, self.server.platform().managed.len(), mhz);
         tracing::debug!(case = %id, cores = case.cores, warmup_ms = begin.warmup_ms, ?verdict, ?unsettled, ?disturbance, "measured");
@@ -348,6 +364,7 @@ impl LocalBench {
             reason: judged.as_ref().map_or_else(|| "no load".into(), |j| j.reason.clone()),
             offered_rps: judged.map(|j| j.offered_rps),
             sending,
+            memory_note: case.memory.and_then(|_| self.memory_note(&id, &last_seen)),
             allocation: allocation.ok_or_else(ended)?,
         })
     }
@@ -390,7 +407,17 @@ impl LocalBench {
         }
         let in_force = self.server.observe().services.into_iter().filter(|v| v.placed).map(|v| (v.id, v.allocation)).collect();
         let allocations = pack(&p, &in_force, &holdings, &[]).map_err(ServerError::Invalid)?;
-        self.server.apply(&Plan::cores_and_ways(allocations))?;
+        let mut plan = Plan::cores_and_ways(allocations);
+        if let Some(memory) = case.memory {
+            for (slot, (id, ..)) in want.iter().enumerate() {
+                // One that was measured before is without a limit beside another.
+                let m = if slot == 0 { memory } else { BenchMemory::default() };
+                if let Some(change) = plan.changes.get_mut(id) {
+                    (change.mem_limit, change.zswap_max) = (Some(m.limit_bytes.into()), Some(m.pool_bytes.into()));
+                }
+            }
+        }
+        self.server.apply(&plan)?;
         Ok(())
     }
 
@@ -430,7 +457,13 @@ impl LocalBench {
                 let after = kept_as_samples.then(|| self.snapshot());
                 match (std::mem::replace(&mut before, after), view, &new[..]) {
                     (Some(before), Some(v), [window]) if window.window_ms <= LONG_WINDOW_MS => {
-                        seen.push(Seen { before, features: v.features, latency: v.interval, window: window.clone() });
+                        seen.push(Seen {
+                            before,
+                            features: v.features,
+                            latency: v.interval,
+                            memory: self.memory_of(v),
+                            window: window.clone(),
+                        });
                     }
                     // Counters over two windows are no sample of either.
                     _ => seen.clear(),
@@ -508,7 +541,12 @@ impl LocalBench {
         };
         let mut after = None;
         let mut windows: Vec<Interval> = begin.seen.iter().map(|s| s.window.clone()).collect();
-        let sample = |(i, seen): (u64, &Seen)| BenchSample { t_ms: i * s.interval_ms, features: seen.features, latency: seen.latency };
+        let sample = |(i, seen): (u64, &Seen)| BenchSample {
+            t_ms: i * s.interval_ms,
+            features: seen.features,
+            latency: seen.latency,
+            memory: seen.memory,
+        };
         let mut samples: Vec<BenchSample> = (1..).zip(&begin.seen).map(sample).collect();
         for i in samples.len() as u64 + 1..=u64::from(s.samples) {
             // The grid is the load's: one that began when this thread woke would outlast the load on a host that stalls.
@@ -534,7 +572,7 @@ impl LocalBench {
             heard_ms = new.last().map_or(heard_ms, |w| w.arrived_ms);
             // A window that is longer than the interval speaks for the case, not for the interval in which it happened to end.
             let latency = interval.filter(|_| new.iter().all(|w| w.window_ms <= LONG_WINDOW_MS.max(s.interval_ms)));
-            samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency });
+            samples.push(BenchSample { t_ms: i * s.interval_ms, features: v.features, latency, memory: self.memory_of(v) });
             // One that began long before the samples did has seen the settling.
             let within = |w: &Interval| w.window_ms <= LONG_WINDOW_MS || w.arrived_ms.saturating_sub(w.window_ms) + WINDOW_MS >= start_ms;
             windows.extend(new.into_iter().filter(within));

@@ -32,6 +32,9 @@ const MOST_PAUSE: Duration = Duration::from_secs(60);
 /// A raised limit is lowered again where it is more than this above what pages need: less is their coming and going.
 const SLACK_FRAC: f64 = 0.05;
 
+/// From here on a number in the kernel's file is its way to say that there is no limit (v1).
+const NO_LIMIT_BYTES: u64 = 1 << 60;
+
 /// A value that is to stay.
 #[derive(Debug)]
 struct Held {
@@ -209,6 +212,18 @@ impl LocalServer {
     /// How often somebody else changed a value that was set here, by service and knob.
     pub fn foreign_changes(&self) -> BTreeMap<(&str, Knob), u64> {
         self.keeper.contests.iter().map(|((id, knob), c)| ((id.as_str(), *knob), c.count)).collect()
+    }
+
+    /// Limits on the memory of a service and on its pool that the kernel has in force, whoever set them. None: there is none, or nobody can tell.
+    pub fn memory_in_force(&self, id: &str) -> (Option<u64>, Option<u64>) {
+        let Some(s) = self.services.get(id) else { return (None, None) };
+        let of = |knob| s.control.get(knob).and_then(|t| t.parse().ok()).filter(|b| *b < NO_LIMIT_BYTES);
+        (of(Knob::Memory), of(Knob::Zswap))
+    }
+
+    /// Of this host's control groups.
+    pub fn cgroup_version(&self) -> Option<Version> {
+        self.mounts.version()
     }
 
     /// True for a memory limit below what is in use, which is reached on the side.

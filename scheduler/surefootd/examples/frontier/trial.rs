@@ -103,6 +103,7 @@ impl Noisy<'_> {
                 count: 1000,
                 verdict: if overloaded { Verdict::ServerOverloaded } else { Verdict::Valid },
                 sending: Sending::OPEN,
+                memory: Default::default(),
             });
         }
     }

@@ -7,7 +7,7 @@ use crate::stage::virtual_target::VirtualTarget;
 use crate::sweep::campaign::{Campaign, Strategy};
 use crate::sweep::expand::{Expansion, Highest};
 use crate::sweep::plan::{print_plan, to_measure, Doubts};
-use crate::sweep::rows::{self, Columns};
+use crate::sweep::rows::{self, Columns, Of};
 use crate::sweep::told::finish;
 use crate::sweep::virtual_bench::VirtualBench;
 use crate::sweep::{self, saturate, Bench};
@@ -62,7 +62,7 @@ fn plan_virtual(args: &cli::Sweep, campaign: &Campaign, target: &Target, cases: 
     });
     let guessed = cases.clone().with_max_loads(guessed.collect());
     let mut bench = VirtualBench::new(v, &campaign.sampling);
-    let mut columns = Columns::new(&campaign.name, &target.platform.name, campaign.finds_loads());
+    let mut columns = Columns::new(&campaign.name, &target.platform.name, Of::campaign(campaign));
     let (mut walk, mut rows) = (guessed.walk(), vec![]);
     let start = Instant::now();
     for i in 0..n {

@@ -59,6 +59,7 @@ fn samples(t_ms: u64, seen: &Observation, offered_rps: impl Fn(&str) -> Option<f
                 cores: s.allocation.cores(),
                 ways: ways(s),
                 mba_pct: s.allocation.mba_pct,
+                memory: Default::default(),
                 neighbours: others
                     .map(|o| Neighbour { service: o.service.clone(), cores: o.allocation.cores(), ways: ways(o), rps: rps(o) })
                     .collect(),

@@ -3,6 +3,7 @@
 use crate::stage::load::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use surefoot_linux::discover::MemoryControl;
 use surefoot_server::Platform;
 
 /// An LC service as a sweep needs to know it.
@@ -13,6 +14,8 @@ pub struct LcService {
     pub max_load_rps: Option<f64>,
     /// The catalogue's RPS levels.
     pub rps_levels: Vec<f64>,
+    /// What it touches alone, bytes; None where nothing says it.
+    pub working_set_bytes: Option<u64>,
 }
 
 /// The source of a target's results that is no profile: its name has a blank, as no service's has.
@@ -35,6 +38,8 @@ pub struct Target {
     pub traces: BTreeMap<String, Arc<Trace>>,
     /// Services and jobs whose profile says how they page: a workload may name their working set.
     pub paged: BTreeSet<String>,
+    /// Whether limits on memory can be set here.
+    pub memory: MemoryControl,
 }
 
 impl Target {

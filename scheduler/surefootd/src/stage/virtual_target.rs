@@ -13,6 +13,9 @@ use std::sync::Arc;
 use surefoot_server::Platform;
 use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles, VirtualServer, EDITION};
 
+/// Bytes of a GB, as profiles have it.
+const GIB: f64 = (1u64 << 30) as f64;
+
 /// A platform and all profiles at hand.
 #[derive(Clone, Debug)]
 pub struct VirtualTarget {
@@ -104,7 +107,9 @@ impl VirtualTarget {
             };
             sources.insert(name.clone(), hash(format!("{s:?}")));
             let max_load_rps = rps_at_full_load(&self.profile, s);
-            services.insert(name.clone(), LcService { qos_target_ms: lc.qos_target_ms, max_load_rps, rps_levels: lc.rps_levels.clone() });
+            let working_set_bytes = s.paging.as_ref().map(|m| (m.ws_gb * GIB).round() as u64);
+            let (qos_target_ms, rps_levels) = (lc.qos_target_ms, lc.rps_levels.clone());
+            services.insert(name.clone(), LcService { qos_target_ms, max_load_rps, rps_levels, working_set_bytes });
         }
         // What is measured by one plant does not go on with another.
         sources.insert(VIRTUAL_SERVER.into(), hash(EDITION.to_string()));
@@ -116,6 +121,7 @@ impl VirtualTarget {
             feature_set: "full".into(),
             sources,
             traces: self.traces.clone(),
+            memory: Default::default(),
             paged: self.profiles.services.values().filter(|p| p.paging.is_some()).map(|p| p.name.clone()).collect(),
         }
     }

@@ -3,6 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::toml::{place, toml_error};
 use crate::stage::config::{FeedConfig, ForCampaign, How, NodeConfig, NodeService, RawService};
+use crate::sweep::limits::{round6, Amount, Limits};
 use serde::{Deserialize, Serialize, Serializer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -143,6 +144,12 @@ pub struct Sweep {
     pub cores: Axis,
     pub ways: Axis,
     pub mba_pct: Axis,
+    /// Limits on the memory of the measured service; None: none is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Limits>,
+    /// The part of such a limit that may hold compressed pages; None: what the target does without being told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Limits>,
     pub neighbours: Neighbours,
     #[serde(skip)]
     spans: Spans,
@@ -242,6 +249,10 @@ struct RawSweep {
     #[serde(default)]
     mba_pct: Option<Spanned<RawAxis>>,
     #[serde(default)]
+    memory: Option<Spanned<RawLimits>>,
+    #[serde(default)]
+    pool: Option<Spanned<RawLimits>>,
+    #[serde(default)]
     neighbours: Option<Spanned<Neighbours>>,
 }
 
@@ -258,6 +269,13 @@ enum RawAxis {
     Number(f64),
     Text(String),
     List(Vec<f64>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "give an amount of memory such as \"400 MiB\" or \"80%\", a range of it, \"none\", or a list of these")]
+enum RawLimits {
+    Text(String),
+    List(Vec<String>),
 }
 
 #[derive(Default, Deserialize)]
@@ -345,6 +363,24 @@ impl Campaign {
             Axis::Text(t) if t.is_empty() => Axis::List(vec![100.0]),
             other => other,
         };
+        let mut limits = |field: &'static str, v: Option<Spanned<RawLimits>>| -> Result<Option<Limits>> {
+            let Some(v) = v else { return Ok(None) };
+            let span = v.span();
+            let limits = match v.into_inner() {
+                RawLimits::Text(t) => Limits::Text(t),
+                RawLimits::List(l) => Limits::List(l),
+            };
+            spans.push((field, span.clone()));
+            limits.values().map_err(|what| at(field, span, what))?;
+            Ok(Some(limits))
+        };
+        let pool_span = s.pool.as_ref().map(Spanned::span);
+        let memory = limits("sweep.memory", s.memory)?;
+        let pool = limits("sweep.pool", s.pool)?;
+        if let Some(span) = pool_span.filter(|_| memory.is_none()) {
+            let what = "is a part of a limit on memory, and there is none. Add memory = \"60%..120% step 10%\", or remove it";
+            return Err(at("sweep.pool", span, what.into()));
+        }
         let neighbours = match s.neighbours {
             None => Neighbours { count: vec![0], draws: 1, jobs: vec![] },
             Some(n) => {
@@ -437,7 +473,7 @@ impl Campaign {
             strategy,
             seed,
             targets: raw.targets,
-            sweep: Sweep { services, rps, threads, cores, ways, mba_pct, neighbours, spans: Spans(spans) },
+            sweep: Sweep { services, rps, threads, cores, ways, mba_pct, memory, pool, neighbours, spans: Spans(spans) },
             sampling,
             generator,
             random,
@@ -505,6 +541,29 @@ impl Campaign {
     /// Whether its loads are per cent of max loads that are measured on the target.
     pub fn finds_loads(&self) -> bool {
         self.sweep.rps.saturation().is_ok_and(|loads| loads.is_some())
+    }
+
+    /// Limits on memory and, within each, on the pool, as written; one pair without any where the campaign has no such axis.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`].
+    pub fn memory_settings(&self) -> Result<Vec<(Amount, Amount)>> {
+        let of = |field: &str, limits: Option<&Limits>| match limits {
+            Some(l) => l.values().map_err(|what| self.wrong(field, what)),
+            None => Ok(vec![Amount::None]),
+        };
+        let pools = of("sweep.pool", self.sweep.pool.as_ref())?;
+        let pairs = |limit: Amount| {
+            // A pool is a part of a limit: without one nothing goes there.
+            let of_it = if limit == Amount::None { &[Amount::None][..] } else { pools.as_slice() };
+            of_it.iter().map(move |pool| (limit, *pool)).collect::<Vec<_>>()
+        };
+        Ok(of("sweep.memory", self.sweep.memory.as_ref())?.into_iter().flat_map(pairs).collect())
+    }
+
+    /// Whether its rows say what was seen of memory.
+    pub fn sweeps_memory(&self) -> bool {
+        self.sweep.memory.is_some()
     }
 
     /// What the hash is of: every field that decides what is measured, as JSON.
@@ -677,9 +736,4 @@ impl Axis {
         // Rounded: 0.1 + 2 x 0.1 must be 0.3.
         Ok(Values::Numbers((0..=n as u64).map(|i| round6(a + i as f64 * step)).collect()))
     }
-}
-
-/// To six decimals: numbers that are written the same are the same.
-pub fn round6(x: f64) -> f64 {
-    (x * 1e6).round() / 1e6
 }

@@ -2,7 +2,7 @@
 //! that a journal is all that a resume needs.
 //!
 //! A chain is one service beside one draw of neighbours. Each plane starts from what the plane with one step fewer threads, else the
-//! first plane of the load before, else the throttle setting before, turned out to be.
+//! first plane of the load before, else the setting of throttle or memory before, turned out to be.
 
 use super::rows::{Row, State};
 use crate::sweep::expand::{Expansion, PlaneShape};
@@ -48,7 +48,8 @@ type Known = (Question, Bounds);
 
 struct Slot {
     plane: u64,
-    mba: usize,
+    /// Of the bandwidth throttle and of memory.
+    setting: usize,
     load: usize,
     first_of_load: bool,
 }
@@ -67,7 +68,7 @@ pub struct Chain<'a> {
     slots: VecDeque<Slot>,
     tallies: VecDeque<Tally>,
     open: Option<Open>,
-    /// For each throttle setting: the plane before, and the first plane of its load.
+    /// For each setting: the plane before, and the first plane of its load.
     before: Vec<Option<Known>>,
     first: Vec<Option<Known>>,
 }
@@ -77,10 +78,10 @@ impl<'a> Chain<'a> {
         let mut slots = VecDeque::new();
         for (load, planes) in cases.chain(number).into_iter().enumerate() {
             for (i, plane) in planes.into_iter().enumerate() {
-                slots.extend((0..cases.mba_settings()).map(|mba| Slot { plane, mba, load, first_of_load: i == 0 }));
+                slots.extend((0..cases.settings()).map(|setting| Slot { plane, setting, load, first_of_load: i == 0 }));
             }
         }
-        let none = vec![None; cases.mba_settings()];
+        let none = vec![None; cases.settings()];
         Chain { cases, slots, tallies: VecDeque::new(), open: None, before: none.clone(), first: none }
     }
 
@@ -98,7 +99,7 @@ impl<'a> Chain<'a> {
                     open.asked = Some(ask);
                     let (row, column) = ask.cell;
                     let (cores, ways) = (open.shape.cores[row].1, open.shape.ways[column].1);
-                    return Step::Case(self.cases.number(open.slot.plane, cores, ways, open.slot.mba, ask.repeat));
+                    return Step::Case(self.cases.number(open.slot.plane, cores, ways, open.slot.setting, ask.repeat));
                 }
                 None => self.leave(),
             }
@@ -118,7 +119,7 @@ impl<'a> Chain<'a> {
         let Some(slot) = self.slots.pop_front() else { return false };
         let shape = self.cases.plane(slot.plane);
         let (all, infeasible) = self.cases.plane_cases(&shape);
-        let id = |what: &str| format!("plane-{}-{}-{what}", self.cases.whole_number(slot.plane), slot.mba);
+        let id = |what: &str| format!("plane-{}-{}-{what}", self.cases.whole_number(slot.plane), slot.setting);
         let none = infeasible.as_ref().map_or(0, |(n, _)| *n);
         if let Some((cases, reason)) = infeasible {
             self.tallies.push_back(Tally { id: id("infeasible"), state: State::Infeasible, reason: Some(reason), cases });
@@ -136,9 +137,9 @@ impl<'a> Chain<'a> {
             kink_row: shape.threads.and_then(|t| shape.cores.iter().position(|(c, _)| *c >= f64::from(t) - 1e-9)),
         };
         let teacher = match (slot.first_of_load, slot.load) {
-            (false, _) => self.before[slot.mba].as_ref(),
-            (true, 1..) => self.first[slot.mba].as_ref(),
-            (true, 0) => slot.mba.checked_sub(1).and_then(|m| self.before[m].as_ref()),
+            (false, _) => self.before[slot.setting].as_ref(),
+            (true, 1..) => self.first[slot.setting].as_ref(),
+            (true, 0) => slot.setting.checked_sub(1).and_then(|m| self.before[m].as_ref()),
         };
         let prior = teacher.map(|(other, bounds)| Prior::like(&question, other, bounds));
         let effort = Effort { repeats: self.cases.repeats(), z: Z, search_ln: SEARCH_LN, step_ln: STEP_LN, far_ln: FAR_LN };
@@ -148,14 +149,14 @@ impl<'a> Chain<'a> {
 
     fn leave(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let id = format!("plane-{}-{}-skipped", self.cases.whole_number(open.slot.plane), open.slot.mba);
+        let id = format!("plane-{}-{}-skipped", self.cases.whole_number(open.slot.plane), open.slot.setting);
         let cases = open.room - u64::from(open.search.cases());
         self.tallies.push_back(Tally { id, state: State::Skipped, reason: None, cases });
         let known = Some((*open.search.question(), open.search.bounds()));
         if open.slot.first_of_load {
-            self.first[open.slot.mba].clone_from(&known);
+            self.first[open.slot.setting].clone_from(&known);
         }
-        self.before[open.slot.mba] = known;
+        self.before[open.slot.setting] = known;
     }
 }
 

@@ -27,7 +27,7 @@ impl Rng {
 }
 
 fn target() -> Target {
-    let lc = LcService { qos_target_ms: 10.0, max_load_rps: None, rps_levels: vec![100.0, 300.0] };
+    let lc = LcService { qos_target_ms: 10.0, max_load_rps: None, rps_levels: vec![100.0, 300.0], working_set_bytes: None };
     Target {
         plant: None,
         platform: Platform::regular("p", 8, 1, 11, 2.0),
@@ -37,6 +37,7 @@ fn target() -> Target {
         sources: BTreeMap::new(),
         traces: BTreeMap::new(),
         paged: Default::default(),
+        memory: Default::default(),
     }
 }
 
@@ -73,6 +74,7 @@ fn measured(case: Case) -> Measured {
         count: 1000,
         verdict: if overloaded { Verdict::ServerOverloaded } else { Verdict::Valid },
         sending: Sending::OPEN,
+        memory: Default::default(),
     };
     let mark = |of: u64, what: &str| case.seed.is_multiple_of(of).then(|| what.to_string());
     let marks = Marks { disturbed: mark(3, "a neighbour"), unsettled: mark(5, "the backlog") };

@@ -1,6 +1,6 @@
 //! From a campaign and a platform to numbered cases.
 //!
-//! A plane is one (service, RPS, threads, neighbours); its cells are cores x ways x MBA x repeat. Cases are numbered
+//! A plane is one (service, RPS, threads, neighbours); its cells are memory x pool x cores x ways x MBA x repeat. Cases are numbered
 //! plane by plane and are computed from their number, so a campaign of any size needs no memory. Neighbours belong to
 //! the plane: its cells differ in the allocation of the service only, and a cell that they leave no room for is
 //! infeasible. Everything random comes from (campaign seed, plane or case key). Whoever goes through many cases takes a
@@ -9,7 +9,8 @@
 use crate::base::error::{suggest, Error, Result};
 use crate::base::part::Part;
 use crate::stage::target::{LcService, Target};
-use crate::sweep::campaign::{round6, Axis, Campaign, Draw, Values};
+use crate::sweep::campaign::{Axis, Campaign, Draw, Values};
+use crate::sweep::limits::{round6, said, whole_pages, Amount};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,6 +19,14 @@ use surefoot_server::{Quantity, Resource};
 
 /// Share of the cores and ways that neighbours hold together at most.
 const NEIGHBOUR_SHARE: f64 = 0.75;
+
+/// Limits on the memory of the measured service that a case asks for; None: no limit is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryAsked {
+    pub limit_bytes: Option<u64>,
+    /// Of the limit, what may hold compressed pages.
+    pub pool_bytes: Option<u64>,
+}
 
 /// One point of the sweep.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +45,7 @@ pub struct Case {
     /// 0 where the LLC cannot be partitioned.
     pub ways: u32,
     pub mba_pct: u8,
+    pub memory: MemoryAsked,
     pub neighbours: Vec<Neighbour>,
     pub repeat: u32,
     /// Why this case cannot be set up at all; it is then not measured.
@@ -135,6 +145,10 @@ pub struct Expansion {
     cores: Vec<f64>,
     ways: Vec<u32>,
     mba_pct: Vec<u8>,
+    /// Limits on memory and pools, as case keys have them.
+    memory: Vec<(Amount, Amount)>,
+    /// What these are for each of the services.
+    asked: Vec<Vec<MemoryAsked>>,
     /// (count, draw).
     neighbours: Vec<(u32, u32)>,
     repeats: u32,
@@ -309,6 +323,10 @@ impl Expansion {
         }
         no_twice(c, "sweep.mba_pct", &mba_pct)?;
 
+        let memory = c.memory_settings()?;
+        let of_service = |(name, _): &(String, Vec<Load>)| memory.iter().map(|m| asked(c, target, name, *m)).collect::<Result<Vec<_>>>();
+        let all_asked = services.iter().map(of_service).collect::<Result<Vec<_>>>()?;
+
         let n = &c.sweep.neighbours;
         no_twice(c, "sweep.neighbours", &n.count)?;
         let draws = |count: u32| if count == 0 { 1 } else { n.draws };
@@ -348,6 +366,7 @@ impl Expansion {
             cores.len(),
             ways.len(),
             mba_pct.len(),
+            memory.len(),
             c.sampling.repeats as usize,
         ];
         let len = per.iter().try_fold(planes, |n, k| n.checked_mul(*k as u64)).filter(|n| *n <= 1_000_000_000);
@@ -376,6 +395,8 @@ impl Expansion {
             cores,
             ways,
             mba_pct: mba_pct.iter().map(|m| *m as u8).collect(),
+            memory,
+            asked: all_asked,
             neighbours,
             repeats: c.sampling.repeats,
             part: None,
@@ -449,6 +470,7 @@ impl Expansion {
             cores: self.most_cores(),
             ways: self.ways.iter().copied().max().unwrap_or(0),
             mba_pct: self.mba_pct.iter().copied().max().unwrap_or(100),
+            memory: MemoryAsked::default(),
             neighbours: vec![],
             repeat: 0,
             infeasible: None,
@@ -507,7 +529,7 @@ impl Expansion {
     }
 
     fn cells(&self) -> u64 {
-        (self.cores.len() * self.ways.len() * self.mba_pct.len()) as u64 * u64::from(self.repeats)
+        (self.cores.len() * self.ways.len() * self.settings()) as u64 * u64::from(self.repeats)
     }
 
     /// Number in the grid of case number `index`.
@@ -538,9 +560,9 @@ impl Expansion {
         self.first_plane + plane
     }
 
-    /// Settings of the bandwidth throttle; each has planes of its own for a search.
-    pub fn mba_settings(&self) -> usize {
-        self.mba_pct.len()
+    /// Settings of the bandwidth throttle under each limit on memory; each has planes of its own for a search.
+    pub fn settings(&self) -> usize {
+        self.mba_pct.len() * self.memory.len()
     }
 
     /// Most cases of one cell.
@@ -586,12 +608,13 @@ impl Expansion {
     }
 
     /// Number of a case: places on the axes, see [`PlaneShape`].
-    pub fn number(&self, plane: u64, cores: usize, ways: usize, mba: usize, repeat: u32) -> u64 {
-        let cell = ((cores * self.ways.len() + ways) * self.mba_pct.len() + mba) as u64;
+    pub fn number(&self, plane: u64, cores: usize, ways: usize, setting: usize, repeat: u32) -> u64 {
+        let (memory, mba) = (setting / self.mba_pct.len(), setting % self.mba_pct.len());
+        let cell = (((memory * self.cores.len() + cores) * self.ways.len() + ways) * self.mba_pct.len() + mba) as u64;
         plane * self.cells() + cell * u64::from(self.repeats) + u64::from(repeat)
     }
 
-    /// Cases of one plane at one throttle setting, and how many of them there is no room for, with the reason.
+    /// Cases of one plane at one setting, and how many of them there is no room for, with the reason.
     pub fn plane_cases(&self, shape: &PlaneShape) -> (u64, Option<(u64, String)>) {
         let of = |cells: usize| cells as u64 * u64::from(self.repeats);
         let all = of(self.cores.len() * self.ways.len());
@@ -642,7 +665,7 @@ impl Expansion {
             }
             return out;
         }
-        let per_cell = self.mba_pct.len() as u64 * u64::from(self.repeats);
+        let per_cell = self.settings() as u64 * u64::from(self.repeats);
         for plane in 0..self.len / self.cells() {
             match self.around(plane).left {
                 Err(why) => add(rule(&why), self.cells()),
@@ -680,6 +703,7 @@ impl Expansion {
             cores: 0.0,
             ways: 0,
             mba_pct: 0,
+            memory: MemoryAsked::default(),
             neighbours: vec![],
             repeat: 0,
             infeasible: None,
@@ -728,7 +752,7 @@ impl Expansion {
                 (nb, Ok(Left { cores, ways }))
             }
         };
-        Around { service, load, rps, others_frac, threads, count, draw, neighbours, left, unloaded }
+        Around { place: at, service, load, rps, others_frac, threads, count, draw, neighbours, left, unloaded }
     }
 
     /// Neighbours of a plane: which, at which load (their rate is another's to fill in), and how much they hold. They leave at least one
@@ -811,6 +835,8 @@ impl Left {
 
 /// What the cells of a plane have in common.
 struct Around<'a> {
+    /// Of the service among those of the campaign.
+    place: usize,
     service: &'a str,
     load: Load,
     rps: f64,
@@ -837,6 +863,8 @@ pub struct Walk<'a> {
 
 struct Plane {
     number: u64,
+    /// Of its service among those of the campaign.
+    place: usize,
     threads: Option<u32>,
     count: u32,
     draw: u32,
@@ -870,6 +898,8 @@ impl Walk<'_> {
         c.mba_pct = all.mba_pct[digit(all.mba_pct.len())];
         c.ways = all.ways[digit(all.ways.len())];
         c.cores = all.cores[digit(all.cores.len())];
+        let memory = digit(all.memory.len());
+        c.memory = all.asked[plane.place][memory];
         c.threads = plane.threads.unwrap_or(threads_for(c.cores));
         c.infeasible = match &plane.left {
             Err(why) => Some(why.clone()),
@@ -880,6 +910,12 @@ impl Walk<'_> {
         let mut hash = plane.hash.clone();
         // Writing to a String cannot fail.
         let _ = write!(self.key, "{}|{}|{}|{}|{}|{}|{}", c.threads, c.cores, c.ways, c.mba_pct, plane.count, plane.draw, c.repeat);
+        // A case without a limit is that of a campaign without such an axis.
+        match all.memory[memory] {
+            (Amount::None, _) => {}
+            (limit, Amount::None) => drop(write!(self.key, "|memory {limit}")),
+            (limit, pool) => drop(write!(self.key, "|memory {limit}|pool {pool}")),
+        }
         hash.update(self.key.as_bytes());
         let digest = hash.finalize();
         let word = |i: usize| u64::from_be_bytes(std::array::from_fn(|j| digest[i * 8 + j]));
@@ -902,8 +938,58 @@ impl Walk<'_> {
         self.case.unloaded = a.unloaded;
         self.case.others_frac = a.others_frac;
         self.case.neighbours = a.neighbours;
-        self.plane = Some(Plane { number, threads: a.threads, count: a.count, draw: a.draw, left: a.left, hash });
+        self.plane = Some(Plane { number, place: a.place, threads: a.threads, count: a.count, draw: a.draw, left: a.left, hash });
     }
+}
+
+/// What a setting of memory and pool is for a service on a target.
+fn asked(c: &Campaign, target: &Target, service: &str, (limit, pool): (Amount, Amount)) -> Result<MemoryAsked> {
+    let wrong = |what: String| Err(c.wrong("sweep.memory", what));
+    let working_set = target.services.get(service).and_then(|s| s.working_set_bytes);
+    let (p, written) = (&target.platform, limit);
+    if limit == Amount::None {
+        return Ok(MemoryAsked::default());
+    }
+    if let Some(why) = &target.memory.no_limit {
+        return wrong(format!("{}: {why}", p.name));
+    }
+    if target.is_virtual() && working_set.is_none() {
+        let remedy = "Leave that service out, or add a profile with [paging]";
+        return wrong(format!("the profile of \"{service}\" does not say how it pages: a limit would change nothing. {remedy}"));
+    }
+    let limit = match limit {
+        Amount::None => 0,
+        Amount::Bytes(bytes) => bytes,
+        Amount::Pct(pct) => match working_set {
+            Some(bytes) => whole_pages(bytes as f64 * pct / 100.0),
+            None => {
+                let what = format!("no working set of \"{service}\" on {} is known. Give sizes such as \"400 MiB\"", p.name);
+                return wrong(what);
+            }
+        },
+    };
+    if limit == 0 {
+        return wrong(format!("{written} of \"{service}\" is no memory at all. Give a limit above 0, or \"none\""));
+    }
+    if let Some(most) = p.memory.map(|m| m.capacity_bytes).filter(|most| limit > *most) {
+        let of = if matches!(written, Amount::Pct(_)) { format!("{written} of \"{service}\", ") } else { String::new() };
+        return wrong(format!("{of}{} is more than the {} of {}. Give less, or \"none\"", said(limit), said(most), p.name));
+    }
+    let wrong = |what: String| Err(c.wrong("sweep.pool", what));
+    let pool_bytes = match pool {
+        Amount::None => None,
+        Amount::Bytes(bytes) => Some(bytes),
+        Amount::Pct(pct) if pct > 100.0 => return wrong(format!("{pct}% of a limit is more than the limit. Give at most 100%")),
+        Amount::Pct(pct) => Some(whole_pages(limit as f64 * pct / 100.0)),
+    };
+    if let Some(why) = target.memory.no_pool.as_ref().filter(|_| pool_bytes.is_some()) {
+        return wrong(format!("{}: {why}", p.name));
+    }
+    if let Some(bytes) = pool_bytes.filter(|bytes| *bytes > limit) {
+        let remedy = "Give less, or per cent of the limit";
+        return wrong(format!("{} is more than the limit of \"{service}\", {}. {remedy}", said(bytes), said(limit)));
+    }
+    Ok(MemoryAsked { limit_bytes: Some(limit), pool_bytes })
 }
 
 /// A reason without its numbers, for counting.
@@ -1007,11 +1093,17 @@ impl Rng {
 mod tests {
     use super::*;
     use std::path::Path;
-    use surefoot_server::Platform;
+    use surefoot_linux::discover::MemoryControl;
+    use surefoot_server::{Memory, Platform};
     use surefoot_vserver::EDITION;
 
     fn target(platform: Platform) -> Target {
-        let lc = |rps: f64| LcService { qos_target_ms: 10.0, max_load_rps: Some(rps), rps_levels: vec![rps / 2.0, rps] };
+        let lc = |rps: f64| LcService {
+            qos_target_ms: 10.0,
+            max_load_rps: Some(rps),
+            rps_levels: vec![rps / 2.0, rps],
+            working_set_bytes: Some(4 << 30),
+        };
         let services = ["a", "b", "c", "d"].iter().zip(1..).map(|(n, i)| (n.to_string(), lc(f64::from(i) * 100.0))).collect();
         Target {
             plant: Some(EDITION),
@@ -1022,6 +1114,7 @@ mod tests {
             sources: BTreeMap::new(),
             traces: BTreeMap::new(),
             paged: Default::default(),
+            memory: Default::default(),
         }
     }
 
@@ -1346,6 +1439,79 @@ mod tests {
             assert_eq!((e.len(), e.case(3).ways, e.case(3).threads), (20, 0, 1));
         }
         assert!(expand(&t, "ways = [4]").unwrap_err().to_string().contains("cannot partition"));
+    }
+
+    /// Limits of 4 GiB of working set are resolved, each with its pools; without a limit nothing goes to one. The cases without a limit are
+    /// those of the campaign without such an axis, by number, id and seed.
+    #[test]
+    fn limits_on_memory_are_an_axis() {
+        const MIB: u64 = 1 << 20;
+        let t = target(Platform { memory: Some(Memory { capacity_bytes: 8 << 30 }), ..Platform::regular("p", 8, 1, 11, 2.0) });
+        let cells = "cores = [1, 8]\nways = [2, 11]\nneighbours = { count = [0, 2] }\n[sampling]\nrepeats = 2";
+        let of = |axes: &str| expand(&t, &format!("{axes}\n{cells}")).unwrap();
+        let before = of("");
+        let e = of("memory = [\"none\", \"50%\", \"6 GiB\"]\npool = [\"0%\", \"25%\"]");
+        assert_eq!((e.len(), e.settings(), before.settings()), (5 * before.len(), 5, 1));
+        let cases: Vec<Case> = (0..e.len()).map(|i| e.case(i)).collect();
+        let asked: BTreeSet<_> =
+            cases.iter().map(|c| (c.memory.limit_bytes.map(|b| b / MIB), c.memory.pool_bytes.map(|b| b / MIB))).collect();
+        let of_limit = |limit: u64| [(Some(limit), Some(0)), (Some(limit), Some(limit / 4))];
+        assert_eq!(asked, [(None, None)].into_iter().chain(of_limit(2048)).chain(of_limit(6144)).collect());
+        assert_eq!(cases.iter().map(|c| &c.case_id).collect::<BTreeSet<_>>().len() as u64, e.len());
+        let free: Vec<_> = cases.iter().filter(|c| c.memory == MemoryAsked::default()).map(|c| Case { index: 0, ..c.clone() }).collect();
+        assert_eq!(free, (0..before.len()).map(|i| Case { index: 0, ..before.case(i) }).collect::<Vec<_>>());
+        // A plane keeps its neighbours, and a case its number.
+        for plane in (0..e.chains()).flat_map(|c| e.chain(c)).flatten() {
+            for setting in 0..5 {
+                let case = e.case(e.number(plane, 1, 0, setting, 1));
+                assert_eq!((case.cores, case.ways, case.repeat), (8.0, 2, 1));
+                assert_eq!(case.neighbours, e.case(e.number(plane, 0, 0, 0, 0)).neighbours);
+                assert_eq!(case.memory, e.asked[0][setting]);
+            }
+        }
+        assert_eq!(e.infeasible().values().sum::<u64>(), 5 * before.infeasible().values().sum::<u64>());
+        // The name of a case is part of the format.
+        let digest = Sha256::digest(b"t|3|p|a|50|1|1|2|100|0|0|0|memory 50%|pool 0%");
+        let id = digest[..8].iter().map(|b| format!("{b:02x}")).collect::<String>();
+        assert!(cases.iter().any(|c| c.case_id == id && c.memory.limit_bytes == Some(2048 * MIB)));
+    }
+
+    /// What cannot be is said where the file says it, in one line: no amount, no room, no file of the kernel, no profile.
+    #[test]
+    fn limits_on_memory_that_cannot_be() {
+        let p = || Platform { memory: Some(Memory { capacity_bytes: 8 << 30 }), ..Platform::regular("p", 8, 1, 11, 2.0) };
+        let said = |t: &Target, sweep: &str| expand(t, sweep).map(|_| ()).unwrap_err().to_string();
+        let t = target(p());
+        for (sweep, field, says) in [
+            ("memory = \"400\"", "sweep.memory", "has no unit"),
+            ("memory = 400", "sweep.memory", "give an amount of memory"),
+            ("memory = []", "sweep.memory", "is empty"),
+            ("memory = [\"50%\", \"50%\"]", "sweep.memory", "stands there twice"),
+            ("memory = \"0%\"", "sweep.memory", "no memory at all"),
+            ("memory = \"201%\"", "sweep.memory", "is more than the 8 GiB of p"),
+            ("memory = \"9 GiB\"", "sweep.memory", "9 GiB is more than the 8 GiB of p"),
+            ("pool = \"10%\"", "sweep.pool", "there is none"),
+            ("memory = \"50%\"\npool = \"101%\"", "sweep.pool", "at most 100%"),
+            ("memory = \"50%\"\npool = \"3 GiB\"", "sweep.pool", "more than the limit of \"a\", 2 GiB"),
+        ] {
+            let e = said(&t, sweep);
+            assert!(e.starts_with("c.toml:") && e.contains(field) && e.contains(says) && !e.contains('\n'), "{sweep}: {e}");
+        }
+        let mut unpaged = t.clone();
+        unpaged.services.get_mut("b").unwrap().working_set_bytes = None;
+        assert!(said(&unpaged, "memory = \"1 GiB\"").contains("the profile of \"b\" does not say how it pages"));
+        // A machine without a working set takes sizes; one without the kernel's files takes none.
+        let machine = |no_limit: Option<&str>, no_pool: Option<&str>| {
+            let memory = MemoryControl { no_limit: no_limit.map(Into::into), no_pool: no_pool.map(Into::into) };
+            Target { plant: None, memory, ..unpaged.clone() }
+        };
+        assert!(said(&machine(None, None), "memory = \"50%\"").contains("no working set of \"b\" on p is known. Give sizes"));
+        assert!(expand(&machine(None, None), "memory = \"1 GiB\"\npool = \"50%\"").is_ok());
+        assert!(said(&machine(Some("no memory cgroup. Mount one"), None), "memory = \"50%\"").contains("sweep.memory: p: no memory cgroup"));
+        let no_pool = machine(None, Some("no zswap. Switch it on"));
+        assert!(said(&no_pool, "memory = \"1 GiB\"\npool = \"50%\"").contains("sweep.pool: p: no zswap. Switch it on"));
+        assert!(expand(&no_pool, "memory = \"1 GiB\"").is_ok());
+        assert!(expand(&machine(Some("none"), Some("none")), "memory = \"none\"\npool = \"50%\"").is_ok(), "nothing is to be set");
     }
 
     /// Another seed draws other neighbours; the same seed draws the same.

@@ -11,19 +11,21 @@ use crate::sweep::campaign::{self, Campaign, Service};
 use crate::sweep::expand::{Case, Expansion};
 use crate::sweep::journal::Reader;
 use crate::sweep::plan::{print_plan, to_measure, Doubts};
-use crate::sweep::rows::{Marks, Measured, Row, State};
+use crate::sweep::rows::{Marks, Measured, MemoryRow, Row, State};
 use crate::sweep::told::finish;
 use crate::sweep::tries::{Quality, Tries, MOST_TRIES};
 use crate::sweep::{case_s, Bench};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use surefoot_linux::bench::look;
 use surefoot_linux::bench::preflight::{self, Start};
 use surefoot_linux::catalogue::Loadgen;
-use surefoot_linux::discover::{discover_with, online, unlike};
+use surefoot_linux::discover::{discover_with, memory_control, online, unlike};
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::{
-    discover, BenchCase, BenchHow, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, Root, Sampling,
+    discover, BenchCase, BenchHow, BenchMemory, BenchNeighbour, BenchResult, BenchService, Catalogue, Entry, LocalBench, LocalConfig, Root,
+    Sampling,
 };
 use surefoot_server::window::MIN_COUNT_P99_INTERVAL;
 use surefoot_server::{CpuSet, Kind, Platform, Server, ServerError, Verdict};
@@ -40,7 +42,8 @@ pub fn target(catalogue: &Catalogue, entries: &[String], platform: Platform, fea
         match e.server_kind() {
             Kind::Lc { qos_target_ms } => {
                 let max_load_rps = e.max_load_rps_on(&platform.name);
-                services.insert(name.clone(), LcService { qos_target_ms, max_load_rps, rps_levels: e.rps_levels.clone() });
+                let rps_levels = e.rps_levels.clone();
+                services.insert(name.clone(), LcService { qos_target_ms, max_load_rps, rps_levels, working_set_bytes: None });
             }
             Kind::Be => jobs.push(name.clone()),
         }
@@ -56,7 +59,7 @@ fn target_of_named(campaign: &Campaign, named: &[Named], platform: Platform, fea
         match n.bench.kind {
             Kind::Lc { qos_target_ms } => {
                 let (max_load_rps, rps_levels) = (n.max_load_rps, n.rps_levels.clone());
-                services.insert(id.clone(), LcService { qos_target_ms, max_load_rps, rps_levels });
+                services.insert(id.clone(), LcService { qos_target_ms, max_load_rps, rps_levels, working_set_bytes: None });
             }
             Kind::Be => jobs.push(id.clone()),
         }
@@ -84,6 +87,7 @@ fn machine(
         sources,
         traces: BTreeMap::new(),
         paged: Default::default(),
+        memory: memory_control(&Root::default()),
     }
 }
 
@@ -315,7 +319,7 @@ pub fn sweep(args: &cli::Sweep, campaign: &Campaign) -> Result<()> {
     let measured_before = args.out.as_ref().is_some_and(|out| has_measured(&out.join("journal.jsonl")));
     let (mut measured, mut tries) = (0u64, Tries::up_to(args.tries.unwrap_or(MOST_TRIES)));
     let mut measure = |case: Case, s: &campaign::Sampling| -> Result<Measured> {
-        let what = bench_case(&case);
+        let what = bench_case(&case, campaign.sweeps_memory());
         let sampling = Sampling { warmup_ms: s.warmup_ms, interval_ms: s.interval_ms, samples: s.samples };
         bench.expect_others(case.others_frac);
         let quality = |r: &std::result::Result<BenchResult, ServerError>| r.as_ref().ok().map(Quality::of);
@@ -378,7 +382,7 @@ fn has_measured(journal: &Path) -> bool {
     false
 }
 
-fn bench_case(c: &Case) -> BenchCase {
+fn bench_case(c: &Case, with_memory: bool) -> BenchCase {
     let neighbour = |n: &crate::sweep::expand::Neighbour| BenchNeighbour {
         service: n.service.clone(),
         threads: Some(n.threads()),
@@ -393,6 +397,7 @@ fn bench_case(c: &Case) -> BenchCase {
         cores: c.cores,
         ways: c.ways,
         mba_pct: c.mba_pct,
+        memory: with_memory.then_some(BenchMemory { limit_bytes: c.memory.limit_bytes, pool_bytes: c.memory.pool_bytes }),
         neighbours: c.neighbours.iter().map(neighbour).collect(),
         seed: c.seed,
     }
@@ -401,11 +406,19 @@ fn bench_case(c: &Case) -> BenchCase {
 /// Rows and state of a case. The verdict is that of the whole case: only there are enough samples to judge by. A row's
 /// latency is its interval's; where that alone does not carry a p99 it is the whole case's (`count` tells).
 fn outcome(case: Case, r: BenchResult) -> Measured {
+    let note: Option<Arc<str>> = r.memory_note.as_deref().map(Into::into);
     let row = |s: &surefoot_linux::BenchSample| {
         let own = s.latency.filter(|l| l.count >= MIN_COUNT_P99_INTERVAL && l.verdict == Verdict::Valid);
         let l = own.or(r.latency).or(s.latency);
         let verdict = if l.is_none() { Verdict::NotResolvable } else { r.verdict };
-        Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict, r.sending)
+        let memory = s.memory.map(|m| MemoryRow {
+            limit_in_force_bytes: m.limit_bytes,
+            pool_in_force_bytes: m.pool_bytes,
+            seen: m.seen,
+            note: note.clone(),
+        });
+        let row = Row::of(r.warmup_ms + s.t_ms, &s.features, l, verdict, r.sending);
+        Row { memory: memory.unwrap_or_default(), ..row }
     };
     let rows = r.samples.iter().map(row).collect();
     let (state, reason) = match r.verdict {

@@ -12,6 +12,7 @@ mod folder;
 mod frontier;
 pub mod job;
 pub mod journal;
+pub mod limits;
 pub mod local_bench;
 mod look_back;
 pub mod manifest;

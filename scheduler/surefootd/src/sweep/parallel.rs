@@ -140,7 +140,7 @@ mod tests {
     /// finishes.
     #[test]
     fn a_panic_ends_the_sweep() {
-        let lc = LcService { qos_target_ms: 1.0, max_load_rps: None, rps_levels: vec![100.0] };
+        let lc = LcService { qos_target_ms: 1.0, max_load_rps: None, rps_levels: vec![100.0], working_set_bytes: None };
         let target = Target {
             plant: Some(EDITION),
             platform: Platform::regular("p", 8, 1, 11, 2.0),
@@ -150,6 +150,7 @@ mod tests {
             sources: BTreeMap::new(),
             traces: BTreeMap::new(),
             paged: Default::default(),
+            memory: Default::default(),
         };
         // 88 cells x 2 repeats = 176 cases; 32,768 samples a case make each its own shard.
         let text = "name = \"t\"\n[targets]\nvirtual = [\"p\"]\n[sweep]\nservices = \"all\"\n[sampling]\nsamples = 32768\nrepeats = 2";
@@ -170,6 +171,7 @@ mod tests {
             count: 0,
             verdict: Verdict::Valid,
             sending: Sending::default(),
+            memory: Default::default(),
         };
         let run = |resume: bool, bad: u64| {
             let job = Job {

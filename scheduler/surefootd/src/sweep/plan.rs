@@ -8,7 +8,8 @@ use crate::line;
 use crate::stage::target::Target;
 use crate::sweep::campaign::{Campaign, Strategy};
 use crate::sweep::chain::{Chain, Step};
-use crate::sweep::expand::{Case, Expansion};
+use crate::sweep::expand::{Case, Expansion, MemoryAsked};
+use crate::sweep::limits::said;
 use crate::sweep::saturate;
 use serde_json::{json, Value};
 
@@ -25,7 +26,7 @@ pub fn to_measure(campaign: &Campaign, cases: &Expansion) -> u64 {
     let mut sum = 0;
     for plane in (0..cases.chains()).flat_map(|c| cases.chain(c)).flatten() {
         let (all, infeasible) = cases.plane_cases(&cases.plane(plane));
-        sum += SEARCH_CASES.min(all - infeasible.map_or(0, |(n, _)| n)) * cases.mba_settings() as u64;
+        sum += SEARCH_CASES.min(all - infeasible.map_or(0, |(n, _)| n)) * cases.settings() as u64;
     }
     sum
 }
@@ -55,6 +56,12 @@ fn load(rps: f64, pct: Option<f64>) -> String {
         Some(pct) => format!("{pct} % of its max load"),
         None => "at a share of its max load,".into(),
     }
+}
+
+/// Limits on memory in words, to stand before others; nothing without any.
+fn memory(m: MemoryAsked) -> String {
+    let pool = m.pool_bytes.map_or(String::new(), |b| format!("of it pool {}, ", said(b)));
+    m.limit_bytes.map_or(String::new(), |b| format!("memory {}, {pool}", said(b)))
 }
 
 /// What a plan says against a run.
@@ -97,6 +104,7 @@ pub fn print_plan(
                 json!({
                     "case_id": c.case_id, "service": c.service, "rps": c.rps, "load_pct": c.load_pct, "threads": c.threads, "cores": c.cores, "ways": c.ways,
                     "mba_pct": c.mba_pct, "neighbours": nb, "repeat": c.repeat, "infeasible": c.infeasible,
+                    "mem_limit_bytes": c.memory.limit_bytes, "zswap_max_bytes": c.memory.pool_bytes,
                 })
             })
             .collect();
@@ -136,14 +144,15 @@ pub fn print_plan(
         let why = c.infeasible.map_or(String::new(), |w| format!(" - infeasible: {w}"));
         line!(
             page,
-            "  {} {} {}, {} threads, {} cores, {} ways, MBA {} %, {nb}{why}",
+            "  {} {} {}, {} threads, {} cores, {} ways, MBA {} %, {}{nb}{why}",
             c.case_id,
             c.service,
             load(c.rps, c.load_pct),
             c.threads,
             c.cores,
             c.ways,
-            c.mba_pct
+            c.mba_pct,
+            memory(c.memory)
         );
     }
     say::print(&page)

@@ -2,8 +2,9 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::parquet::{encode_with, properties};
+use crate::sweep::campaign::Campaign;
 use crate::sweep::expand::Case;
-use arrow_array::builder::{Float64Builder, Int32Builder, Int64Builder, StringBuilder};
+use arrow_array::builder::{BooleanBuilder, Float64Builder, Int32Builder, Int64Builder, StringBuilder};
 use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
@@ -11,7 +12,8 @@ use parquet::basic::Encoding;
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::sync::Arc;
-use surefoot_server::{Features, Latency, Sending, Verdict, FEATURE_NAMES};
+use surefoot_server::memory::READINGS;
+use surefoot_server::{Features, Latency, MemoryView, Sending, Verdict, FEATURE_NAMES};
 
 /// What became of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -44,6 +46,29 @@ pub fn without_measuring(case: &Case) -> Option<(State, String)> {
     infeasible.or_else(|| case.unloaded.clone().map(|why| (State::Failed, why)))
 }
 
+/// What the measured service had of memory in a sample, and what was seen of it. Only campaigns with such an axis have columns for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryRow {
+    /// What bounded it; None: nothing did, or nobody can tell.
+    pub limit_in_force_bytes: Option<u64>,
+    pub pool_in_force_bytes: Option<u64>,
+    pub seen: MemoryView,
+    /// Why what was in force is not what was asked for, and why something could not be seen.
+    pub note: Option<Arc<str>>,
+}
+
+/// A limit may have bound a service that had this share of it in use.
+const NEAR_FRAC: f64 = 0.95;
+
+impl MemoryRow {
+    /// Whether a limit changed, or may have changed, what the service did. What is not known counts as if it had.
+    fn is_bound(&self, asked_bytes: Option<u64>) -> bool {
+        let Some(limit) = self.limit_in_force_bytes.or(asked_bytes) else { return false };
+        let taken = self.seen.swapped_bytes.is_some_and(|b| b > 0);
+        taken || self.seen.in_use_bytes.is_none_or(|b| b as f64 >= NEAR_FRAC * limit as f64)
+    }
+}
+
 /// One sample. None where the target cannot measure it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -61,6 +86,7 @@ pub struct Row {
     pub count: i64,
     pub verdict: Verdict,
     pub sending: Sending,
+    pub memory: MemoryRow,
 }
 
 impl Row {
@@ -81,6 +107,7 @@ impl Row {
             count: l.map_or(0, |l| l.count as i64),
             verdict,
             sending,
+            memory: MemoryRow::default(),
         }
     }
 }
@@ -129,30 +156,47 @@ fn neighbour_fields(rps_known: bool) -> Fields {
     ])
 }
 
-/// What samples may be of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
-    /// A campaign that says its loads.
-    Rates,
-    /// A campaign whose loads are shares of max loads: `load_pct` says which. Others lack the column, so that a campaign that was begun
-    /// before there were shares goes on with the columns that it has.
-    Shares,
+/// What samples are of. Columns that only some campaigns have are lacking in others, so that a campaign that was begun before there were such
+/// columns goes on with those that it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Of {
+    /// Loads are shares of max loads: `load_pct` says which.
+    pub shares: bool,
+    /// Limits on memory are an axis: [`LIMITS`] and what was seen.
+    pub memory: bool,
     /// Services whose offered RPS nobody may know: `rps` may be null, and `feed` says what is known of their latency.
-    Recording,
+    recording: bool,
+}
+
+impl Of {
+    /// What the samples of a campaign are of.
+    pub fn campaign(campaign: &Campaign) -> Self {
+        Of { shares: campaign.finds_loads(), memory: campaign.sweeps_memory(), recording: false }
+    }
+}
+
+/// Columns of campaigns with limits on memory, before those of [`READINGS`]: what was asked for, and what was in force.
+const LIMITS: [&str; 4] = ["mem_limit_bytes", "zswap_max_bytes", "mem_limit_in_force_bytes", "zswap_max_in_force_bytes"];
+/// What is worked out of the readings.
+const DERIVED: [&str; 2] = ["memory_footprint_bytes", "memory_compression_ratio"];
+
+/// Name of a reading's column.
+fn memory_column(key: &str) -> String {
+    format!("memory_{key}")
 }
 
 /// Schema of the samples, in column order, with all columns that a campaign's may have.
 pub fn schema() -> Schema {
-    schema_of(Of::Shares)
+    schema_of(Of { shares: true, memory: true, recording: false })
 }
 
 /// As [`schema`], for samples of services whose offered RPS nobody may know.
 pub fn recording_schema() -> Schema {
-    schema_of(Of::Recording)
+    schema_of(Of { recording: true, ..Of::default() })
 }
 
 fn schema_of(of: Of) -> Schema {
-    let rps_known = of != Of::Recording;
+    let rps_known = !of.recording;
     let text = |n: &str| Field::new(n, DataType::Utf8, false);
     let float = |n: &str, nullable| Field::new(n, DataType::Float64, nullable);
     let item = Field::new("item", DataType::Struct(neighbour_fields(rps_known)), false);
@@ -173,13 +217,20 @@ fn schema_of(of: Of) -> Schema {
     f.push(Field::new("errors", DataType::Int64, false));
     f.push(Field::new("count", DataType::Int64, false));
     f.push(text("verdict"));
-    if of != Of::Recording {
+    if of.recording {
+        f.push(text("feed"));
+    } else {
         f.extend(SENDING.iter().map(|n| Field::new(*n, DataType::Utf8, true)));
     }
-    match of {
-        Of::Rates => {}
-        Of::Shares => f.push(float("load_pct", false)),
-        Of::Recording => f.push(text("feed")),
+    if of.shares {
+        f.push(float("load_pct", false));
+    }
+    if of.memory {
+        f.extend(LIMITS.iter().map(|n| Field::new(*n, DataType::Int64, true)));
+        f.extend(READINGS.iter().map(|r| float(&memory_column(r.key), true)));
+        f.extend(DERIVED.iter().map(|n| float(n, true)));
+        f.push(Field::new("memory_binds", DataType::Boolean, false));
+        f.push(Field::new("memory_note", DataType::Utf8, true));
     }
     Schema::new(f)
 }
@@ -239,7 +290,47 @@ pub struct Columns {
     /// As [`SENDING`].
     sending: [StringBuilder; 2],
     feed: StringBuilder,
+    memory: Memory,
     rows: usize,
+}
+
+/// Columns of memory; empty where a campaign has no such axis.
+#[derive(Default)]
+struct Memory {
+    /// As [`LIMITS`].
+    limits: [Int64Builder; LIMITS.len()],
+    /// As [`READINGS`], then [`DERIVED`].
+    seen: [Float64Builder; READINGS.len() + DERIVED.len()],
+    binds: BooleanBuilder,
+    note: StringBuilder,
+}
+
+impl Memory {
+    fn push(&mut self, c: &Case, rows: &[Row]) {
+        // A case is one thing to whoever learns from it.
+        let binds = rows.iter().any(|r| r.memory.is_bound(c.memory.limit_bytes));
+        for m in rows.iter().map(|r| &r.memory) {
+            let limits = [c.memory.limit_bytes, c.memory.pool_bytes, m.limit_in_force_bytes, m.pool_in_force_bytes];
+            for (b, bytes) in self.limits.iter_mut().zip(limits) {
+                b.append_option(bytes.map(|b| b as i64));
+            }
+            let derived = [m.seen.footprint_bytes().map(|b| b as f64), m.seen.compression_ratio()];
+            let seen = READINGS.iter().map(|r| (r.of)(&m.seen)).chain(derived);
+            for (b, value) in self.seen.iter_mut().zip(seen) {
+                b.append_option(value.filter(|x| x.is_finite()));
+            }
+            self.binds.append_value(binds);
+            self.note.append_option(m.note.as_deref());
+        }
+    }
+
+    fn finish(&mut self) -> Vec<ArrayRef> {
+        let mut all: Vec<ArrayRef> = self.limits.iter_mut().map(|b| Arc::new(b.finish()) as ArrayRef).collect();
+        all.extend(self.seen.iter_mut().map(|b| Arc::new(b.finish()) as ArrayRef));
+        all.push(Arc::new(self.binds.finish()));
+        all.push(Arc::new(self.note.finish()));
+        all
+    }
 }
 
 /// An RPS; None where it is no number: nobody knows it.
@@ -258,14 +349,14 @@ struct Neighbours {
 }
 
 impl Columns {
-    /// Empty columns of a campaign on a platform. `shares`: whether its loads are shares of max loads that are measured.
-    pub fn new(campaign: &str, platform: &str, shares: bool) -> Self {
-        Self::with(campaign, platform, if shares { Of::Shares } else { Of::Rates })
+    /// Empty columns of a campaign on a platform.
+    pub fn new(campaign: &str, platform: &str, of: Of) -> Self {
+        Self::with(campaign, platform, of)
     }
 
     /// As [`Columns::new`] with [`recording_schema`]: an RPS that is no number is null.
     pub fn recording(campaign: &str, platform: &str) -> Self {
-        Self::with(campaign, platform, Of::Recording)
+        Self::with(campaign, platform, Of { recording: true, ..Of::default() })
     }
 
     fn with(campaign: &str, platform: &str, of: Of) -> Self {
@@ -297,6 +388,7 @@ impl Columns {
             verdict: text(),
             sending: [text(), text()],
             feed: text(),
+            memory: Memory::default(),
             rows: 0,
         }
     }
@@ -335,6 +427,9 @@ impl Columns {
                 b.append_option(word);
             }
         }
+        if self.of.memory {
+            self.memory.push(c, rows);
+        }
         self.threads.append_value_n(c.threads as i32, rows.len());
         match known(c.rps) {
             Some(rps) => self.rps.append_value_n(rps, rows.len()),
@@ -361,7 +456,7 @@ impl Columns {
     pub fn take(&mut self) -> Result<RecordBatch> {
         let fault = |e| Error::Failed(format!("samples: {e}. This is a fault of surefootd, please report it"));
         self.rows = 0;
-        let rps_known = self.of != Of::Recording;
+        let rps_known = !self.of.recording;
         let n = &mut self.neighbours;
         let parts: Vec<ArrayRef> =
             vec![Arc::new(n.services.finish()), Arc::new(n.cores.finish()), Arc::new(n.ways.finish()), Arc::new(n.rps.finish())];
@@ -386,14 +481,17 @@ impl Columns {
         columns.push(Arc::new(self.count.finish()));
         columns.push(Arc::new(self.verdict.finish()));
         let sending = self.sending.each_mut().map(|b| Arc::new(b.finish()) as ArrayRef);
-        if rps_known {
+        let (load_pct, feed, memory) = (self.load_pct.finish(), self.feed.finish(), self.memory.finish());
+        if self.of.recording {
+            columns.push(Arc::new(feed));
+        } else {
             columns.extend(sending);
         }
-        let (load_pct, feed) = (self.load_pct.finish(), self.feed.finish());
-        match self.of {
-            Of::Rates => {}
-            Of::Shares => columns.push(Arc::new(load_pct)),
-            Of::Recording => columns.push(Arc::new(feed)),
+        if self.of.shares {
+            columns.push(Arc::new(load_pct));
+        }
+        if self.of.memory {
+            columns.extend(memory);
         }
         RecordBatch::try_new(Arc::new(schema_of(self.of)), columns).map_err(fault)
     }

@@ -14,8 +14,9 @@ use super::shard::Keeper;
 use crate::base::error::{Error, Result};
 use crate::base::progress::Progress;
 use crate::base::stop;
-use crate::sweep::campaign::{round6, Campaign, Sampling};
+use crate::sweep::campaign::{Campaign, Sampling};
 use crate::sweep::expand::{Case, Highest, Loaded};
+use crate::sweep::limits::round6;
 use std::collections::BTreeMap;
 use surefoot_server::Verdict;
 
@@ -376,6 +377,7 @@ mod tests {
             count: 1,
             verdict,
             sending: Sending::OPEN,
+            memory: Default::default(),
         };
         let (valid, few) = (Verdict::Valid, Verdict::NotResolvable);
         let found = |state, rows: &[Row]| judge(5.0, state, rows, 10.0).found;

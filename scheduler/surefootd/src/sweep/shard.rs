@@ -5,7 +5,7 @@ use super::folder::Folder;
 use super::job::Job;
 use super::journal::{Heard, Journal, Line, Piece};
 use super::manifest::{Cases, Manifest, Shard};
-use super::rows::{encode_samples, Columns, Marks, Row, State};
+use super::rows::{encode_samples, Columns, Marks, Of, Row, State};
 use crate::base::digest::sha256_hex;
 use crate::base::error::Result;
 use crate::base::files;
@@ -45,7 +45,7 @@ pub struct Maker {
 impl Maker {
     pub fn new(job: &Job) -> Self {
         Maker {
-            columns: Columns::new(&job.campaign.name, &job.target.platform.name, job.campaign.finds_loads()),
+            columns: Columns::new(&job.campaign.name, &job.target.platform.name, Of::campaign(job.campaign)),
             lines: vec![],
             piece: vec![],
             cases: Cases::default(),

@@ -2,10 +2,16 @@
 
 use crate::stage::virtual_target::VirtualTarget;
 use crate::sweep::expand::{Case, Neighbour};
-use crate::sweep::rows::{Row, State};
+use crate::sweep::rows::{MemoryRow, Row, State};
 use surefoot_server::window::{overloaded, MIN_COUNT_P99_INTERVAL};
 use surefoot_server::{Sending, Verdict};
+use surefoot_vserver::server::memory_view;
 use surefoot_vserver::{place, sample_series, stack_ways, Sample, Series, Steady, Tenant, HORIZON_S};
+
+/// Bytes in the plant's unit.
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1u32 << 30)
+}
 
 /// Cases of a sweep on a virtual server. One per thread: it holds the solver's buffers.
 pub struct VirtualBench<'a> {
@@ -52,6 +58,8 @@ impl<'a> VirtualBench<'a> {
             let mut t = Tenant::new(profile.clone(), rps, threads, cpus, mask);
             if i == 0 {
                 t.mba = f64::from(case.mba_pct) / 100.0;
+                t.mem_gb = case.memory.limit_bytes.map(gib);
+                t.cms_gb = case.memory.pool_bytes.map_or(0.0, gib);
             }
             self.tenants.push(t);
         }
@@ -70,6 +78,13 @@ impl<'a> VirtualBench<'a> {
         let series = Series { samples: self.samples, interval_s: self.interval_ms as f64 * 1e-3, seed: case.seed };
         self.readings.clear();
         sample_series(p, &steady, &case.service, &series, &mut self.readings);
+        let memory = MemoryRow {
+            limit_in_force_bytes: case.memory.limit_bytes,
+            // Without a word of it the plant has no pool.
+            pool_in_force_bytes: case.memory.limit_bytes.map(|_| case.memory.pool_bytes.unwrap_or(0)),
+            seen: memory_view(&steady.memory),
+            note: None,
+        };
         let row = |(j, s): (usize, &Sample)| {
             let count = s.count.round().max(0.0) as i64;
             Row {
@@ -92,6 +107,7 @@ impl<'a> VirtualBench<'a> {
                     Verdict::Valid
                 },
                 sending: Sending::OPEN,
+                memory: memory.clone(),
             }
         };
         rows.extend(self.readings.iter().enumerate().map(row));
