@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -159,7 +160,9 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
 
 
 # of a campaign for hosts: what this machine cannot judge for them
-_OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "sweep.memory", "sweep.pool", "loadgen.cpus", "max load")
+_OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "loadgen.cpus", "max load")
+# of limits on memory: what this machine cannot set, and how much it has; how they are written is the same everywhere
+_MEMORY_OF_THE_HOST = re.compile(r"sweep\.(memory|pool): .*(this host has|no swap|zswap|cgroups are of version 1| is more than the \S+ \S+ of )")
 
 
 def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any] | None:
@@ -174,7 +177,7 @@ def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any] | None
     except ToolFailed as e:
         if target.on_hosts and target.server == "local":
             of_the_file = e.code == 2 and str(campaign.path) in str(e)
-            if not of_the_file or any(f in str(e) for f in _OF_THE_HOST):
+            if not of_the_file or any(f in str(e) for f in _OF_THE_HOST) or _MEMORY_OF_THE_HOST.search(str(e)):
                 return None
         raise ToolFailed(e.tool, _in_our_words(str(e), campaign, target), e.code) from e
     if not isinstance(found, dict):

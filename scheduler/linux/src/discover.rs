@@ -34,6 +34,9 @@ pub fn memory_control(root: &Root) -> MemoryControl {
     });
     let swap = || root.read("/proc/swaps").is_some_and(|t| t.lines().skip(1).any(|l| !l.trim().is_empty()));
     let why = match (mounts.version(), root.read("/sys/module/zswap/parameters/enabled").as_deref()) {
+        (Some(Version::V2), Some(_)) if no_pool_of_a_group(root) => {
+            Some("this kernel has a pool for all of the host alone. Use Linux 5.19 or later, or leave pool out")
+        }
         (Some(Version::V2), Some("Y" | "1")) if swap() => None,
         (Some(Version::V2), Some("Y" | "1")) => Some("no swap space, which zswap needs. Add some (mkswap, swapon), or leave pool out"),
         (Some(Version::V2), Some(_)) => Some("zswap is off. echo Y > /sys/module/zswap/parameters/enabled, or leave pool out"),
@@ -41,6 +44,14 @@ pub fn memory_control(root: &Root) -> MemoryControl {
         _ => Some("its cgroups are of version 1, which have no pool of a group. Use version 2, or leave pool out"),
     };
     MemoryControl { no_limit, no_pool: why.map(Into::into) }
+}
+
+/// `memory.zswap.max` is missing where groups have memory at all.
+fn no_pool_of_a_group(root: &Root) -> bool {
+    let mount = root.path("/sys/fs/cgroup");
+    let groups: Vec<_> = root.files.folders(&mount).into_iter().map(|name| mount.join(name)).collect();
+    let has = |file: &str| groups.iter().any(|g| root.files.is_file(&g.join(file)));
+    has("memory.max") && !has("memory.zswap.max")
 }
 
 /// What services and jobs may share out of a host's memory.

@@ -304,7 +304,7 @@ fn limits_on_memory() {
     let at = |cores: u64, limit_gib: u64, pool_gib: u64| p99[&(cores, limit_gib, pool_gib)];
     for cores in [8, 16] {
         // 27.1 and 38.4 GiB of 45.2, without a pool and with 40 %.
-        assert!(at(cores, 27, 0) > 2.0 * at(cores, 38, 0).min(1e9) || at(cores, 38, 0) > 1.0, "{p99:?}");
+        assert!(at(cores, 27, 0) >= 0.9 * at(cores, 38, 0) && at(cores, 38, 0) > 0.75 * at(cores, 49, 0), "less is faster: {p99:?}");
         assert!(at(cores, 27, 0) > at(cores, 27, 10) && at(cores, 38, 0) > at(cores, 38, 15), "a pool helps: {p99:?}");
         assert!((at(cores, 49, 0) / at(cores, 1000, 1000) - 1.0).abs() < 0.25, "room that is not needed: {p99:?}");
     }

@@ -1,17 +1,21 @@
 //! Limits on the memory of the service that is measured: when they are in force, and what can be seen of them.
 //!
 //! A limit below what is in use is reached in steps ([`crate::memory`]), and one below what the pages need is raised ([`crate::floor`]). So a
-//! case waits for its limit, and its samples say which one they are of.
+//! case waits for its limit, and its samples say which one they are of. It is set once the service has what it is to hold: what it needs
+//! is not known before, and a service that fills up under a limit below that is killed. A case whose limit does not come fails.
 
 use super::LocalBench;
 use crate::cgroup::{Knob, Version};
 use crate::local::{Limit, Value};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use surefoot_server::memory::READINGS;
-use surefoot_server::{MemoryView, Server, ServiceView};
+use surefoot_server::{Change, MemoryView, Plan, Server, ServerError, ServiceView};
 
 /// A limit is waited for at most so long: 2 % of what is in use go in a tenth of a second where the service lets them.
-const MOVES: Duration = Duration::from_secs(60);
+pub(super) const MOVES: Duration = Duration::from_secs(60);
+/// Looks at which a raised limit has to be the same: no step takes so long.
+const STAYS: u32 = 20;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 /// The kernel rounds limits to its pages, the largest of which are these.
@@ -33,24 +37,33 @@ pub struct Kept {
 }
 
 impl LocalBench {
-    /// Until the limit is in force, or the one that stands in its place. What to say of one that is not; None: it is.
-    pub(super) fn wait_for_memory(&mut self, id: &str, asked: BenchMemory) -> Option<String> {
-        let wanted = asked.limit_bytes?;
-        let begun = Instant::now();
+    /// Give the service that is measured its limits, and wait until they are in force, or until the one is that its pages need.
+    ///
+    /// # Errors
+    /// They are not: [`ServerError::Unavailable`], with the kernel's cause where it told one.
+    pub(super) fn limit_memory(&mut self, id: &str, asked: BenchMemory) -> Result<(), ServerError> {
+        let change = Change { mem_limit: Some(asked.limit_bytes.into()), zswap_max: Some(asked.pool_bytes.into()), ..Change::default() };
+        self.server.apply(&Plan { changes: BTreeMap::from([(id.into(), change)]), ..Plan::default() })?;
+        let Some(wanted) = asked.limit_bytes else { return Ok(()) };
+        let (begun, mut before, mut same) = (Instant::now(), None, 0);
         loop {
             // Each look tends what is on its way.
-            self.server.observe();
-            let limit = self.server.memory_in_force(id).0;
-            let other = self.other_limit(id);
-            if limit.is_some_and(|b| b <= wanted + PAGE_BYTES) || other.as_ref().is_some_and(|l| !l.kept) && limit.is_some() {
-                return None;
+            let there = self.server.observe().services.iter().any(|v| v.id == id);
+            let (limit, other) = (self.server.memory_in_force(id).0, self.other_limit(id));
+            if limit.is_some_and(|b| b <= wanted + PAGE_BYTES) {
+                return Ok(());
             }
-            // It is tried again later than any case waits.
-            if let Some(l) = other.filter(|l| l.kept) {
-                return Some(format!("the limit on memory was refused: {}", l.cause));
+            // A limit that is raised comes down in steps, too: it is there once it stays.
+            same = if limit.is_some() && limit == before { same + 1 } else { 0 };
+            before = limit;
+            let kept = other.as_ref().is_some_and(|l| l.kept);
+            if same >= STAYS && other.is_some() && !kept {
+                return Ok(());
             }
-            if begun.elapsed() >= MOVES || !self.server.observe().services.iter().any(|v| v.id == id) {
-                return Some(format!("the limit on memory was not in force after {} s", begun.elapsed().as_secs()));
+            if kept || !there || begun.elapsed() >= MOVES {
+                let cause = other.map_or_else(|| format!("{limit:?} bytes after {} s", begun.elapsed().as_secs()), |l| l.cause);
+                let remedy = "Give a higher limit, or more swap space".into();
+                return Err(ServerError::Unavailable { what: format!("a limit of {wanted} bytes on the memory of {id}"), cause, remedy });
             }
             std::thread::sleep(LOOK);
         }

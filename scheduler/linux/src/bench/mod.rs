@@ -292,10 +292,10 @@ impl LocalBench {
         let launched = self.start(&want)?;
         self.place(case, &want)?;
         self.looks_at_memory = case.memory.is_some();
-        let not_in_force = case.memory.and_then(|m| self.wait_for_memory(&id, m));
 
         let aside_ms = if launched { sampling.warmup_ms } else { sampling.warmup_ms.min(settle::LEAST_HALF as u64 * WINDOW_MS) };
-        let longest_ms = sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
+        let limits_ms = case.memory.map_or(0, |_| memory::MOVES.as_millis() as u64);
+        let longest_ms = limits_ms + sampling.warmup_ms - aside_ms + sampling.interval_ms * u64::from(sampling.samples) + SPARE_MS;
         let load = |(id, service, _, rps): &Wanted, seed, longest_ms| {
             let preloaded = self.preloaded.contains(id);
             rps.map(|rps| {
@@ -319,12 +319,17 @@ impl LocalBench {
         let sending = main.as_ref().map_or(Sending::default(), client::Running::sending);
         let (begin, sampled, client) = match main {
             None => {
+                case.memory.map_or(Ok(()), |m| self.limit_memory(&id, m))?;
                 let begin = self.after_whole_warmup(&id, self.server.feed().now_ms(), sampling.warmup_ms);
                 let sampled = self.sample(&id, sampling, &begin);
                 (begin, sampled, None)
             }
             Some(mut load) => {
-                let first_ms = load.first_window(&self.server, &id)?;
+                let mut first_ms = load.first_window(&self.server, &id)?;
+                if let Some(memory) = case.memory {
+                    self.limit_memory(&id, memory)?;
+                    first_ms = self.server.feed().now_ms();
+                }
                 let begin = if launched {
                     self.after_whole_warmup(&id, first_ms.saturating_sub(WINDOW_MS), sampling.warmup_ms)
                 } else {
@@ -349,7 +354,6 @@ impl LocalBench {
             Settling::Overloaded => (verdict != Verdict::ServerOverloaded).then(|| "the backlog grew until the samples began".into()),
         };
         let last_seen = s.samples.last().and_then(|s| s.memory).map(|m| m.seen).unwrap_or_default();
-        let unsettled = not_in_force.or(unsettled);
         let mhz = s.samples.iter().filter_map(|s| s.features.core_freq_mhz);
         let disturbance = Disturbance::between(&s.before, &s.after, self.server.platform().managed.len(), mhz);
         tracing::debug!(case = %id, cores = case.cores, warmup_ms = begin.warmup_ms, ?verdict, ?unsettled, ?disturbance, "measured");
@@ -408,12 +412,12 @@ impl LocalBench {
         let in_force = self.server.observe().services.into_iter().filter(|v| v.placed).map(|v| (v.id, v.allocation)).collect();
         let allocations = pack(&p, &in_force, &holdings, &[]).map_err(ServerError::Invalid)?;
         let mut plan = Plan::cores_and_ways(allocations);
-        if let Some(memory) = case.memory {
-            for (slot, (id, ..)) in want.iter().enumerate() {
-                // One that was measured before is without a limit beside another.
-                let m = if slot == 0 { memory } else { BenchMemory::default() };
+        if case.memory.is_some() {
+            // One that was measured before is without a limit beside another. That of the measured one follows (bench/memory.rs).
+            for (id, ..) in &want[1..] {
                 if let Some(change) = plan.changes.get_mut(id) {
-                    (change.mem_limit, change.zswap_max) = (Some(m.limit_bytes.into()), Some(m.pool_bytes.into()));
+                    let none = BenchMemory::default();
+                    (change.mem_limit, change.zswap_max) = (Some(none.limit_bytes.into()), Some(none.pool_bytes.into()));
                 }
             }
         }

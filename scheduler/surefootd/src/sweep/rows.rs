@@ -63,9 +63,12 @@ const NEAR_FRAC: f64 = 0.95;
 impl MemoryRow {
     /// Whether a limit changed, or may have changed, what the service did. What is not known counts as if it had.
     fn is_bound(&self, asked_bytes: Option<u64>) -> bool {
+        // What an earlier limit took may not be back without one.
+        if self.seen.swapped_bytes.is_some_and(|b| b > 0) {
+            return true;
+        }
         let Some(limit) = self.limit_in_force_bytes.or(asked_bytes) else { return false };
-        let taken = self.seen.swapped_bytes.is_some_and(|b| b > 0);
-        taken || self.seen.in_use_bytes.is_none_or(|b| b as f64 >= NEAR_FRAC * limit as f64)
+        self.seen.in_use_bytes.is_none_or(|b| b as f64 >= NEAR_FRAC * limit as f64)
     }
 }
 
