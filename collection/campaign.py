@@ -162,7 +162,10 @@ def plan(file: Path, *, out: Path | None = None, inventory: Path | None = None, 
 # of a campaign for hosts: what this machine cannot judge for them
 _OF_THE_HOST = ("sweep.cores", "sweep.ways", "sweep.mba_pct", "loadgen.cpus", "max load")
 # of limits on memory: what this machine cannot set, and how much it has; how they are written is the same everywhere
-_MEMORY_OF_THE_HOST = re.compile(r"sweep\.(memory|pool): .*(this host has|no swap|zswap|cgroups are of version 1| is more than the \S+ \S+ of )")
+_MEMORY_OF_THE_HOST = re.compile(
+    r"sweep\.(memory|pool): .*(this host has|no swap|zswap|pool for all of the host|cgroups are of version 1|"
+    r" is more than the \S+ \S+ of )"
+)
 
 
 def _plan(campaign: spec.Campaign, target: spec.Target) -> dict[str, Any] | None:

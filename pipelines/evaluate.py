@@ -21,7 +21,7 @@ metrics.json:
     b_error_met_pct, b_error_missed_pct  b_error_pct of questions about cells that meet QoS, and about those that miss it
     b_error_macro_pct         the mean of these two, so that neither kind drowns the other
     b_false_met               of questions about cells that miss QoS, the share said to be met
-    b_harm_pct                how far QoS is below 1 where that was said, on the average, in per cent; 0: it was never said
+    b_harm_pct                how far QoS is below 1 where that was said, on the average, in per cent; null: it was never said
     b_cliff_verdicts          share of verdicts (met or missed) that are right within one step of the cliff: the mean of the last
                               cells that meet QoS and of the first that miss it, so that a constant has 0.5
     ..._constant/_median/_nearest  the same of a comparator (pipelines/fits/comparators.py)
@@ -152,7 +152,8 @@ def against_best(metrics: dict[str, float], compared: dict[str, float]) -> dict[
     ratios: dict[str, float] = {}
     of_points = {f"a_{point}" for point in measures.POINTS}
     for name in [n for n in metrics if n.endswith("_mae") and n not in of_points]:
-        others = [v for n, v in compared.items() if n.startswith(f"{name}_")]
+        # the constants have lines of their own (balance.against_simple), with a floor where labels hardly vary
+        others = [compared[f"{name}_{m}"] for m in measures.LEARNERS if f"{name}_{m}" in compared]
         if others and min(others) > 0:
             ratios[f"{name.removesuffix('_mae')}_vs_best"] = metrics[name] / min(others)
     return ratios

@@ -57,6 +57,9 @@ def least_ways(met: NDArray[np.bool_], measured: NDArray[np.bool_], ways: F64) -
 
 def line_of(cells: pl.DataFrame, target_ms: float, margin: int) -> tuple[F64, F64, F64]:
     """Cores, least ways and ways with the margin of one plane, ascending by cores; without those that no way helps."""
+    if cells["alloc_ways"].n_unique() < 2:
+        # one count of ways, as on a host that has none: nothing can be said of fewer
+        return np.empty(0), np.empty(0), np.empty(0)
     cores, row = np.unique(cells["alloc_cores"].to_numpy(), return_inverse=True)
     ways, column = np.unique(cells["alloc_ways"].to_numpy(), return_inverse=True)
     p99 = np.full((len(cores), len(ways)), np.nan)

@@ -83,7 +83,8 @@ def test_balanced_measures_by_hand() -> None:
 
 def test_a_prediction_that_is_right_has_no_error() -> None:
     found = balance.qos_measures(QOS, QOS, STEPS)
-    assert {found[n] for n in ("error_met_pct", "error_missed_pct", "error_macro_pct", "false_met", "harm_pct")} == {0.0}
+    assert {found[n] for n in ("error_met_pct", "error_missed_pct", "error_macro_pct", "false_met")} == {0.0}
+    assert "harm_pct" not in found  # nothing was falsely said, and a mean over services has no 0 of it
     assert found["cliff_verdicts"] == 1.0
 
 
@@ -141,8 +142,18 @@ def test_an_error_of_a_constant_that_is_next_to_nothing_counts_as_half_a_step() 
 
 def test_the_better_constant_is_what_a_model_must_beat() -> None:
     metrics = {"b_error_pct": 8.0, "b_error_pct_constant": 20.0, "b_error_pct_median": 10.0, "b_error_pct_nearest": 16.0}
-    found = balance.against_simple(metrics, PLATFORM)
+    both = metrics | {"b_error_macro_pct": 9.0}
+    found = balance.against_simple(both, PLATFORM)
     assert found == {"b_error_vs_constant": pytest.approx(0.8), "b_error_vs_nearest": pytest.approx(0.5)}
+    # of cells that all meet QoS "always met" knows everything, and no model could beat it
+    assert balance.against_simple(metrics, PLATFORM) == {}
+
+
+def test_much_worse_than_a_good_neighbour_is_seen() -> None:
+    metrics = {"a_oaa_cores_mae": 0.54, "a_oaa_cores_mae_nearest": 0.05, "a_oaa_cores_mae_constant": 4.0}
+    assert balance.against_simple(metrics, PLATFORM)["a_oaa_cores_vs_nearest"] > 1.1
+    # a difference below a tenth of a step is none
+    assert balance.against_simple(metrics | {"a_oaa_cores_mae": 0.1}, PLATFORM)["a_oaa_cores_vs_nearest"] == pytest.approx(1.0)
 
 
 # ---------------------------------------------------------------- the gate of the repository
@@ -204,7 +215,8 @@ def test_constant_and_nearest_neighbour_stand_beside_every_figure() -> None:
     assert (rows["a_oaa_cores_mae"]["constant"], rows["a_oaa_cores_mae"]["nearest"]) == (1.8, 1.0)
     assert rows["b_false_met"]["constant"] == 1.0
     assert rows["b_cliff_verdicts"]["no_worse"] is True
-    for name in measures.BALANCED:
+    assert "b_harm_pct" not in rows  # this model says nothing falsely
+    for name in (n for n in measures.BALANCED if n != "harm_pct"):
         assert rows[f"b_{name}"]["constant"] is not None
         assert describe(f"b_{name}")[0] != f"b {name}".replace("_", " ")
 

@@ -41,7 +41,8 @@ def qos_measures(predicted: F64, qos: F64, distance: I64) -> dict[str, float]:
     if not met.all():
         falsely = said_met & ~met
         found["false_met"] = float(falsely.sum() / (~met).sum())
-        found["harm_pct"] = float(100 * (1.0 - qos[falsely]).mean()) if falsely.any() else 0.0
+        if falsely.any():
+            found["harm_pct"] = float(100 * (1.0 - qos[falsely]).mean())
     above, below = (distance == 0) & met, (distance == -1) & ~met
     if above.any() and below.any():
         found["cliff_verdicts"] = float((said_met[above].mean() + (~said_met[below]).mean()) / 2)
@@ -52,7 +53,9 @@ A_POINTS = ("oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways")
 
 
 def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, float]:
-    """Mean absolute error of each output of Model-A, of cores and of ways apart, and `a_mae` over the points.
+    """Mean absolute error of each output of Model-A, of cores and of ways apart, and `a_mae` over the points, each alike.
+
+    `a_mae_of_labels` is over all labels of the points alike: the measure of the stage `transfer`.
 
     Cores and ways apart, because where ways hardly vary half of `a_mae` is nothing that a model has earned.
 
@@ -67,22 +70,28 @@ def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, 
         if points := [v for n, v in by_output.items() if n in A_POINTS and n.endswith(of)]:
             found[f"a_{of}_mae"] = float(np.mean(points))
     found["a_mae"] = float(np.mean([v for n, v in by_output.items() if n in A_POINTS]))
+    points = error[:, [k for k, name in enumerate(names) if name in A_POINTS]]
+    if np.isfinite(points).any():
+        found["a_mae_of_labels"] = float(np.nanmean(points))
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
 def against_simple(metrics: Mapping[str, float], platform: PlatformLimits) -> dict[str, float]:
     """Each error over the constant's and the nearest neighbour's: 1 and more is of no use.
 
-    An error of the comparator that is below half of what can be allocated counts as half of it. Where labels hardly vary a
-    constant is off by next to nothing, and nobody can be better than it by a margin.
+    An error of a constant that is below half of what can be allocated counts as half of it. Where labels hardly vary a
+    constant is off by next to nothing, and nobody can be better than it by a margin. Of the neighbour a tenth counts: a
+    difference below that is none. Model-B has ratios only where some cells meet QoS and some miss: of one kind alone a constant
+    knows everything.
     """
     least = {"oaa_cores": platform.core_step / 2, "rcliff_cores": platform.core_step / 2, "oaa_ways": 0.5, "rcliff_ways": 0.5}
     pairs = [(f"a_{o}_mae", f"a_{o}", least.get(o, 0.0)) for o in measures.AREA]
-    pairs += [("b_error_pct", "b_error", LEAST_ERROR_PCT), ("b_error_macro_pct", "b_error_macro", LEAST_ERROR_PCT)]
+    if "b_error_macro_pct" in metrics:
+        pairs += [("b_error_pct", "b_error", LEAST_ERROR_PCT), ("b_error_macro_pct", "b_error_macro", LEAST_ERROR_PCT)]
     ratios: dict[str, float] = {}
     for metric, name, floor in pairs:
-        for word, methods in (("constant", measures.CONSTANTS), ("nearest", ("nearest",))):
+        for word, methods, least_error in (("constant", measures.CONSTANTS, floor), ("nearest", ("nearest",), floor / 5)):
             theirs = [metrics[f"{metric}_{m}"] for m in methods if f"{metric}_{m}" in metrics]
-            if metric in metrics and theirs and max(min(theirs), floor) > 0:
-                ratios[f"{name}_vs_{word}"] = metrics[metric] / max(min(theirs), floor)
+            if metric in metrics and theirs and max(min(theirs), least_error) > 0:
+                ratios[f"{name}_vs_{word}"] = metrics[metric] / max(min(theirs), least_error)
     return ratios

@@ -59,8 +59,11 @@ def fit(once: Callable[..., Fitted], table: Table, rows: tuple[I64, I64], share:
         return once(rows=rows)
     first = once(rows=apart)
     losses = [epoch.get(VAL_LOSS, np.inf) for epoch in first.history]
-    if first.stopped_early is not None or not losses or not np.isfinite(losses).any():
+    if first.stopped_early is not None:
         return first
+    if not losses or not np.isfinite(losses).any():
+        # the services left out say nothing of any epoch
+        return once(rows=rows)
     both: tuple[I64, Any] = (np.sort(np.concatenate(rows)), np.empty(0, dtype=np.int64))
     again = once(rows=both, keep=int(np.nanargmin(losses)))
     # the losses that the epoch was chosen by
