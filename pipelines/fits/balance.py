@@ -70,9 +70,9 @@ def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, 
         if points := [v for n, v in by_output.items() if n in A_POINTS and n.endswith(of)]:
             found[f"a_{of}_mae"] = float(np.mean(points))
     found["a_mae"] = float(np.mean([v for n, v in by_output.items() if n in A_POINTS]))
-    points = error[:, [k for k, name in enumerate(names) if name in A_POINTS]]
-    if np.isfinite(points).any():
-        found["a_mae_of_labels"] = float(np.nanmean(points))
+    of_points = error[:, [k for k, name in enumerate(names) if name in A_POINTS]]
+    if np.isfinite(of_points).any():
+        found["a_mae_of_labels"] = float(np.nanmean(of_points))
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
