@@ -386,7 +386,7 @@ def test_a_misspelt_metric_is_refused_before_anything_is_trained(tmp_path: Path)
     """A line that is judged only where its metric was measured would hold for ever with a name that nothing is measured under."""
     broken = tmp_path / "params.yaml"
     broken.write_text("gate: {a: [{metric: a_safe_shre, at_least: 0.7, if_measured: true}]}")
-    said = r'params\.yaml: gate\.a\.0: \'a_safe_shre\' is no metric .*Did you mean "a_safe_share"\? Known: a_oaa_cells_measured, '
+    said = r'params\.yaml: gate\.a\.0: \'a_safe_shre\' is no metric .*Did you mean "a_safe_share"\? Known: a_cores_mae, '
     with pytest.raises(BadInput, match=said):
         params.load(broken)
     with pytest.raises(

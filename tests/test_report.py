@@ -314,7 +314,7 @@ def test_report_says_what_was_found(result: dict[str, Any], tmp_path: Path) -> N
         "did nothing",
         "1 of 1",
         "unmanaged 2.6 of 2.6 s",
-        "cores 0.5 1.5",
+        "cores 0.5 – 1.5",
         "moses 75 0.424",
         "not over its planes",
         "% 96.4",
