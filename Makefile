@@ -51,8 +51,9 @@ test: setup test-rust test-python-others test-python-tracking test-python-stages
 	@scripts/test/pqos.sh
 	@scripts/test/engine.sh "make test: all suites done"
 
+# --tests: no crate has an example in its documentation, and clippy looks at the examples.
 test-rust: setup
-	cargo test --release --locked --workspace $(BPF)
+	cargo test --release --locked --workspace $(BPF) --tests
 
 test-fuzz: deps ## the fuzz targets on their seeds, with the stable compiler
 	cargo test --release --locked --manifest-path scheduler/fuzz/Cargo.toml --target-dir target
