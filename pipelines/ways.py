@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pipelines import params, samples
 from pipelines.errors import BadInput
-from pipelines.io import write_headline, write_json, write_parquet
+from pipelines.io import write_json, write_parquet
 from pipelines.tables import of_stage
 
 F64 = NDArray[np.float64]
@@ -132,7 +132,6 @@ def run(labels_folder: Path, out: Path, p: params.Label) -> dict[str, Any]:
     write_parquet(out / "lines.parquet", lines)
     write_parquet(out / "labels.parquet", planes)
     write_json(out / "ways.json", found)
-    write_headline(out, {f"{name}_constant_mae": values["constant_mae"] for name, values in found.items()})
     return found
 
 

@@ -463,7 +463,6 @@ def imported(module: str) -> set[str]:
 STAGES = {
     "names": ["pipelines.names"],
     "label": ["pipelines.label"],
-    "ways": ["pipelines.ways"],
     "rows": ["pipelines.rows"],
     "train": ["pipelines.train", *(m for name in ("a", "b") for m in train.LEARNERS[name])],
     "train-c": ["pipelines.train", *(m for m in train.LEARNERS["c"] if m)],
