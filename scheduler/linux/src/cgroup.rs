@@ -178,22 +178,30 @@ impl Mounts {
         m
     }
 
-    /// None where neither version offers cpu and cpuset.
+    /// Whether version 2 is mounted and offers these controllers.
+    fn v2_has(&self, controllers: &[&str]) -> bool {
+        let there = self.v2.as_ref().and_then(|(dir, _)| text(self.files.as_ref(), dir.join("cgroup.controllers")));
+        there.is_some_and(|there| controllers.iter().all(|c| there.split_whitespace().any(|x| x == *c)))
+    }
+
     /// Whether groups can have a limit on their memory.
     pub fn has_memory(&self) -> bool {
         match self.version() {
-            Some(Version::V2) => {
-                let of = |dir: &PathBuf| text(self.files.as_ref(), dir.join("cgroup.controllers"));
-                let controllers = self.v2.as_ref().and_then(|(dir, _)| of(dir));
-                controllers.is_some_and(|c| c.split_whitespace().any(|x| x == "memory"))
-            }
+            Some(Version::V2) => self.v2_has(&["memory"]),
             _ => self.v1.contains_key("memory"),
         }
     }
 
+    /// A cgroup below the root of version 2, where files of controllers are (the root has few).
+    pub(crate) fn a_child(&self) -> Option<PathBuf> {
+        let dir = self.dir("")?;
+        let names = self.files.list(dir).ok()?;
+        names.iter().map(|n| dir.join(n)).find(|d| self.files.is_file(&d.join("cgroup.procs")))
+    }
+
+    /// None where neither version offers cpu and cpuset.
     pub fn version(&self) -> Option<Version> {
-        let v2 = self.v2.as_ref().and_then(|(dir, _)| text(self.files.as_ref(), dir.join("cgroup.controllers")));
-        if v2.is_some_and(|c| ["cpu", "cpuset"].iter().all(|w| c.split_whitespace().any(|x| x == *w))) {
+        if self.v2_has(&["cpu", "cpuset"]) {
             return Some(Version::V2);
         }
         (self.v1.contains_key("cpu") && self.v1.contains_key("cpuset")).then_some(Version::V1)

@@ -33,8 +33,10 @@ pub fn memory_control(root: &Root) -> MemoryControl {
         "this host has no cgroups that limit memory. Mount them (v1: memory; v2: add memory to cgroup.subtree_control), or leave memory out".into()
     });
     let swap = || root.read("/proc/swaps").is_some_and(|t| t.lines().skip(1).any(|l| !l.trim().is_empty()));
+    let group = mounts.a_child();
+    let has = |file: &str| group.as_ref().is_some_and(|g| root.files.is_file(&g.join(file)));
     let why = match (mounts.version(), root.read("/sys/module/zswap/parameters/enabled").as_deref()) {
-        (Some(Version::V2), Some(_)) if no_pool_of_a_group(root) => {
+        (Some(Version::V2), Some(_)) if has("memory.max") && !has("memory.zswap.max") => {
             Some("this kernel has a pool for all of the host alone. Use Linux 5.19 or later, or leave pool out")
         }
         (Some(Version::V2), Some("Y" | "1")) if swap() => None,
@@ -44,14 +46,6 @@ pub fn memory_control(root: &Root) -> MemoryControl {
         _ => Some("its cgroups are of version 1, which have no pool of a group. Use version 2, or leave pool out"),
     };
     MemoryControl { no_limit, no_pool: why.map(Into::into) }
-}
-
-/// `memory.zswap.max` is missing where groups have memory at all.
-fn no_pool_of_a_group(root: &Root) -> bool {
-    let mount = root.path("/sys/fs/cgroup");
-    let groups: Vec<_> = root.files.folders(&mount).into_iter().map(|name| mount.join(name)).collect();
-    let has = |file: &str| groups.iter().any(|g| root.files.is_file(&g.join(file)));
-    has("memory.max") && !has("memory.zswap.max")
 }
 
 /// What services and jobs may share out of a host's memory.

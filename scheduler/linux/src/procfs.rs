@@ -7,7 +7,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use surefoot_server::features::{core_freq_mhz, Frequency};
-use surefoot_server::CpuSet;
+use surefoot_server::{CpuSet, Waits};
 
 /// A page of this host, MB (2^20 bytes).
 pub fn page_mb() -> f64 {
@@ -139,6 +139,34 @@ pub(crate) fn waited_of(root: &Root, tid: &str) -> Option<(u64, u64)> {
     let mut fields = text.split_whitespace().map(|t| t.parse::<u64>().ok());
     let (ran, waited, times) = (fields.next()??, fields.next()??, fields.next()??);
     ((ran, waited, times) != (0, 0, 0)).then_some((waited, times))
+}
+
+/// What threads wait for CPUs, from one look at their files to the next.
+#[derive(Debug, Default)]
+pub struct FileWaits {
+    /// Time that each thread has waited, ns, and how often it was given a CPU; None before the first look.
+    before: Option<BTreeMap<u32, (u64, u64)>>,
+}
+
+impl FileWaits {
+    /// Of these threads since the last look, and nothing at the first one; None where the files of none can be read.
+    pub fn look(&mut self, root: &Root, tids: &[u32]) -> Option<Waits> {
+        let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, waited(root, *t)?))).collect();
+        if now.is_empty() && !tids.is_empty() {
+            return None;
+        }
+        let mut sum = Waits::default();
+        if let Some(before) = &self.before {
+            for (tid, (ns, times)) in &now {
+                // A thread that was born since has waited for all that it has.
+                let (ns_then, times_then) = before.get(tid).copied().unwrap_or_default();
+                sum.dispatches += times.saturating_sub(times_then);
+                sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
+            }
+        }
+        self.before = Some(now);
+        Some(sum)
+    }
 }
 
 /// Whether a process has ended and only waits for its parent to ask: a zombie, of whose threads none is left.

@@ -12,23 +12,23 @@
 #![allow(clippy::disallowed_methods, clippy::print_stderr, clippy::print_stdout, reason = "an example's input and output are its own")]
 
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use surefoot_harvest::{drive, Harvester, Settings};
 use surefoot_linux::cgroup::{Cgroup, Knob, Mounts, Version};
+use surefoot_linux::local::wait_until;
+use surefoot_linux::procfs::{self, FileWaits};
 use surefoot_linux::running::{self, Watched};
-use surefoot_linux::{procfs, Root};
+use surefoot_linux::Root;
 use surefoot_server::{CpuSet, Lease, LendError, Lender, Lent, Waits};
 
 const CPUS: u32 = 2;
 /// As the daemon's.
 const REPORT_US: u64 = 100_000;
-const SPIN_US: u64 = 100;
 
 /// What was done so far.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -54,7 +54,7 @@ struct Counts {
 /// How threads of the primary are seen.
 enum Sight {
     Programs { primary: Watched, bully: Box<Watched> },
-    Files { waited: BTreeMap<u32, (u64, u64)> },
+    Files { waited: FileWaits },
 }
 
 struct TwoCpus {
@@ -98,7 +98,7 @@ impl TwoCpus {
         });
         let sight = programs.unwrap_or_else(|why| {
             eprintln!("lend_two_cpus: threads are seen by files, each look takes long: {why}");
-            Sight::Files { waited: BTreeMap::new() }
+            Sight::Files { waited: FileWaits::default() }
         });
         let one = |cpu| {
             let mut set = CpuSet::empty();
@@ -162,13 +162,7 @@ impl Lender for TwoCpus {
     }
 
     fn advance_to(&mut self, t_us: u64) {
-        let left = t_us.saturating_sub(self.now_us());
-        if left >= SPIN_US {
-            std::thread::sleep(Duration::from_micros(left));
-        }
-        while self.now_us() < t_us {
-            std::hint::spin_loop();
-        }
+        wait_until(self.begun, t_us);
         // The first look is due at 0.
         let late_us = if t_us == 0 { 0 } else { self.now_us().saturating_sub(t_us) };
         self.counts.late += u64::from(late_us > self.poll_us);
@@ -196,21 +190,13 @@ impl Lender for TwoCpus {
     }
 
     fn waits(&mut self) -> Result<Waits, LendError> {
-        let waited = match &mut self.sight {
-            Sight::Programs { primary, .. } => return Ok(primary.waits()),
-            Sight::Files { waited } => waited,
-        };
-        let tids = self.primary.tids();
-        let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, procfs::waited(&self.root, *t)?))).collect();
-        let mut sum = Waits::default();
-        for (tid, (ns, times)) in &now {
-            // The first look counts nothing.
-            let (ns_then, times_then) = waited.get(tid).copied().unwrap_or((*ns, *times));
-            sum.dispatches += times.saturating_sub(times_then);
-            sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
+        match &mut self.sight {
+            Sight::Programs { primary, .. } => Ok(primary.waits()),
+            Sight::Files { waited } => {
+                let cause = "no /proc/TID/schedstat of its threads can be read".into();
+                waited.look(&self.root, &self.primary.tids()).ok_or(LendError::Unknown { what: "waits of the primary".into(), cause })
+            }
         }
-        *waited = now;
-        Ok(sum)
     }
 
     fn waiting_us(&mut self) -> Result<f64, LendError> {

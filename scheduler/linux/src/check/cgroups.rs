@@ -118,20 +118,13 @@ fn writable(root: &Root, mounts: &Mounts, version: Version, node: &Node<'_>, a: 
     }
 }
 
-/// A cgroup below the root, where files of controllers are (the root has few).
-pub(super) fn a_child(root: &Root, mounts: &Mounts) -> Option<PathBuf> {
-    let dir = mounts.dir("")?;
-    let names = root.files.list(dir).ok()?;
-    names.iter().map(|n| dir.join(n)).find(|d| root.files.is_file(&d.join("cgroup.procs")))
-}
-
 fn partitions(root: &Root, mounts: &Mounts, version: Version, a: &mut Area) {
     const WHY: &str = PARTITIONS;
     if version == Version::V1 {
         a.lack("cpuset-partitions", WHY, "cgroup v1 has none", "See cgroup");
         return;
     }
-    let Some(child) = a_child(root, mounts) else {
+    let Some(child) = mounts.a_child() else {
         a.lack("cpuset-partitions", WHY, "no cgroup below the root to look at (a container of its own?)", "Look from the host");
         return;
     };
@@ -175,7 +168,7 @@ pub(super) fn memory_files(root: &Root, a: &mut Area) {
         }
         return;
     }
-    let child = a_child(root, &mounts);
+    let child = mounts.a_child();
     let has = |file: &str| child.as_deref().is_some_and(|c: &Path| root.files.is_file(&c.join(file)));
     for (name, file, since, why) in FILES {
         if has(file) {

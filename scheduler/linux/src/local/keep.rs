@@ -32,9 +32,6 @@ const MOST_PAUSE: Duration = Duration::from_secs(60);
 /// A raised limit is lowered again where it is more than this above what pages need: less is their coming and going.
 const SLACK_FRAC: f64 = 0.05;
 
-/// From here on a number in the kernel's file is its way to say that there is no limit (v1).
-const NO_LIMIT_BYTES: u64 = 1 << 60;
-
 /// A value that is to stay.
 #[derive(Debug)]
 struct Held {
@@ -217,7 +214,7 @@ impl LocalServer {
     /// Limits on the memory of a service and on its pool that the kernel has in force, whoever set them. None: there is none, or nobody can tell.
     pub fn memory_in_force(&self, id: &str) -> (Option<u64>, Option<u64>) {
         let Some(s) = self.services.get(id) else { return (None, None) };
-        let of = |knob| s.control.get(knob).and_then(|t| t.parse().ok()).filter(|b| *b < NO_LIMIT_BYTES);
+        let of = |knob| s.control.get(knob).and_then(|t| t.parse().ok());
         (of(Knob::Memory), of(Knob::Zswap))
     }
 

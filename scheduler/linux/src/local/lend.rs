@@ -14,7 +14,7 @@ use crate::cgroup::{Cgroup, Knob, Mounts};
 use crate::child::pin;
 use crate::journal::Entry;
 use crate::owners::{self, Moves};
-use crate::procfs;
+use crate::procfs::{self, FileWaits};
 use crate::root::Root;
 use crate::running::{self, Programs, Watched};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ pub const MOST_SILENT: Duration = Duration::from_secs(1);
 pub const LEAST_BETWEEN_FILES: Duration = Duration::from_millis(1);
 
 /// Shorter pauses are spent waiting on the CPU: a sleep takes some 60 µs more than was asked for.
-const SPIN_US: u64 = 100;
+const SPIN: Duration = Duration::from_micros(100);
 
 /// For so long a move waits for the borrower's threads to leave; later ones are seen by [`Lender::lent`].
 const MOST_WAITED: Duration = Duration::from_micros(500);
@@ -291,6 +291,18 @@ impl Loans {
     }
 }
 
+/// Until so long after `begun`; short pauses are spent waiting on the CPU.
+pub fn wait_until(begun: Instant, t_us: u64) {
+    let until = begun + Duration::from_micros(t_us);
+    let left = until.saturating_duration_since(Instant::now());
+    if left >= SPIN {
+        return std::thread::sleep(left);
+    }
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
 /// CPUs from which a lender with these CPUs is looked at: of those allowed the ones that no service has, else other services'.
 pub(super) fn looks_on(allowed: CpuSet, managed: CpuSet, own: CpuSet) -> CpuSet {
     let [nobodys, others] = [managed.union(own), own].map(|taken| allowed.difference(taken));
@@ -354,7 +366,7 @@ impl LocalServer {
             group,
             core_of_cpu: self.platform.core_of_cpu.clone(),
             granted: Instant::now(),
-            waited: None,
+            waited: FileWaits::default(),
             sight,
         })
     }
@@ -559,8 +571,7 @@ pub struct LocalLender {
     group: Cgroup,
     core_of_cpu: Vec<u32>,
     granted: Instant,
-    /// Time that each thread has waited, ns, and how often it was given a CPU; None before the first look.
-    waited: Option<BTreeMap<u32, (u64, u64)>>,
+    waited: FileWaits,
     sight: Sight,
 }
 
@@ -616,13 +627,7 @@ impl Lender for LocalLender {
     }
 
     fn advance_to(&mut self, t_us: u64) {
-        let left = t_us.saturating_sub(self.now_us());
-        if left >= SPIN_US {
-            return std::thread::sleep(Duration::from_micros(left));
-        }
-        while self.now_us() < t_us {
-            std::hint::spin_loop();
-        }
+        wait_until(self.granted, t_us);
     }
 
     fn busy(&mut self) -> Result<u32, LendError> {
@@ -647,22 +652,8 @@ impl Lender for LocalLender {
         if let Sight::Programs(watched) = &mut self.sight {
             return Ok(watched.waits());
         }
-        let tids = self.group.tids();
-        let now: BTreeMap<u32, (u64, u64)> = tids.iter().filter_map(|t| Some((*t, procfs::waited(&self.root, *t)?))).collect();
-        if now.is_empty() && !tids.is_empty() {
-            return Err(self.unknown("waits", "/proc/TID/schedstat"));
-        }
-        let mut sum = Waits::default();
-        if let Some(before) = &self.waited {
-            for (tid, (ns, times)) in &now {
-                // A thread that was born since has waited for all that it has.
-                let (ns_then, times_then) = before.get(tid).copied().unwrap_or_default();
-                sum.dispatches += times.saturating_sub(times_then);
-                sum.total_us += ns.saturating_sub(ns_then) as f64 * 1e-3;
-            }
-        }
-        self.waited = Some(now);
-        Ok(sum)
+        let seen = self.waited.look(&self.root, &self.group.tids());
+        seen.ok_or_else(|| self.unknown("waits", "/proc/TID/schedstat"))
     }
 
     fn waiting_us(&mut self) -> Result<f64, LendError> {

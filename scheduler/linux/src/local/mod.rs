@@ -38,7 +38,7 @@ pub(crate) use self::control::locate;
 use self::control::{confined, Control};
 use self::keep::Keeper;
 use self::lend::SharedLoans;
-pub use self::lend::{LocalLender, LEAST_BETWEEN_FILES};
+pub use self::lend::{wait_until, LocalLender, LEAST_BETWEEN_FILES};
 use self::limits::Limits;
 pub use self::limits::{Limit, Value};
 use crate::actuator::Allow;
