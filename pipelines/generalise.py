@@ -40,7 +40,7 @@ from models import features, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
 from pipelines import params, samples
 from pipelines.errors import BadInput
-from pipelines.fits import balance, by_service, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits import by_service, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.fit_oaa import predict_a
@@ -68,20 +68,15 @@ def split_service(table: Table, service: str, letter: str) -> tuple[tuple[I64, I
     return (train_rows[~own[train_rows]], val_rows[~own[val_rows]]), np.flatnonzero(own)
 
 
-def errors_of_a(table: Table, a: Fitted, rows: I64) -> dict[str, float]:
-    """The errors of balance.area_errors; nothing where no plane has a label."""
-    names = [s.name for s in a.outputs]
-    return balance.area_errors(predict_a(table, a, rows), table.labels(names)[table.plane[rows]], names)
+def errors_of_a(asked: Asked, a: Fitted) -> dict[str, float]:
+    """What Model-A is off by, as comparators.Asked has it."""
+    return asked.errors_of_a(predict_a(asked.table, a, asked.rows), [s.name for s in a.outputs])
 
 
 def errors_of_b(asked: Asked, b: Fitted) -> dict[str, float]:
-    """The errors of balance.qos_measures."""
+    """The same of Model-B."""
     questions = asked.questions
-    if len(questions.rows) == 0:
-        return {}
-    predicted = fit_qos.predict_qos(b, asked.table, questions.rows, questions.cells)
-    measured = balance.qos_measures(predicted, questions.qos, asked.distance[questions.cells])
-    return {f"b_{name}": value for name, value in measured.items()}
+    return asked.errors_of_b(fit_qos.predict_qos(b, asked.table, questions.rows, questions.cells)) if len(questions.rows) else {}
 
 
 def asked_of(table: Table, rows: I64, distance: I64, cap: float, seed: int) -> Asked:
@@ -127,7 +122,7 @@ def services(rows_folder: Path, labels: Path, out: Path, p: params.Params, name:
                 a = by_service.fit(
                     partial(fit_oaa.fit_model, model_a.SPEC, table, s.a, seed, out), table, (a_train, a_val), share, seed
                 )
-                found |= errors_of_a(table, a, asked.rows)
+                found |= errors_of_a(asked, a)
             b = by_service.fit(
                 partial(fit_qos.fit_model, model_b.SPEC, table, s.b, seed, out), table, (b_train, b_val), share, seed
             )
@@ -173,7 +168,7 @@ def foreign(
         if known is not None:
             simple = comparators.measure(Material.of(known), asked, p, p.train.b, p.generalise.seed)
         for suffix, (asked_a, asked_b) in versions.items():
-            errors = errors_of_a(table, asked_a, asked.rows) if len(asked.rows) else {}
+            errors = errors_of_a(asked, asked_a) if len(asked.rows) else {}
             # what was learnt there says cores and ways of there: beside rescaled models it would be no comparison
             errors |= errors_of_b(asked, asked_b) | ({} if suffix == "_rescaled" else simple)
             found |= {f"{name}{suffix}": value for name, value in errors.items()}

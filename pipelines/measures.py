@@ -10,8 +10,8 @@ from __future__ import annotations
 MODELS = ("a", "b", "c", "osml-a", "osml-ap", "osml-b", "osml-bp", "osml-c")
 AREA = ("oaa_cores", "oaa_ways", "oaa_mbl_mbps", "rcliff_cores", "rcliff_ways")
 """Outputs of Model-A and A'."""
-POINTS = ("mae", "mae_of_labels", "cores_mae", "ways_mae")
-"""Of OAA and RCliff of Model-A: all four alike, all their labels alike, cores, ways."""
+POINTS = ("mae", "cores_mae", "ways_mae")
+"""Of OAA and RCliff of Model-A: all four, cores, ways."""
 BALANCED = ("error_met_pct", "error_missed_pct", "error_macro_pct", "false_met", "harm_pct", "cliff_verdicts")
 """Of a prediction of QoS, cells that meet it and cells that miss it apart."""
 QOS = ("qos_mae", "error_pct", "accuracy", *BALANCED)

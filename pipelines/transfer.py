@@ -38,12 +38,11 @@ from numpy.typing import NDArray
 from models import model_a, model_b
 from models.mlp import HIDDEN
 from pipelines import measures, params
-from pipelines.fits import balance, comparators, fit_oaa, fit_qos, fitted, holdout, tensors
+from pipelines.fits import comparators, fit_oaa, fit_qos, fitted, holdout, tensors
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.fit import Start
 from pipelines.fits.fit_oaa import predict_a
-from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.io import csv_bytes, make_folder, write_bytes, write_headline, write_json
 from pipelines.samples import PLANT
@@ -78,21 +77,6 @@ NAMES = {
 BEGINNINGS = ("scratch", "transfer", "constant", "nearest")
 
 
-def errors_of_a(table: Table, a: Fitted, test: I64) -> dict[str, float]:
-    """The errors of balance.area_errors; `a_mae` is over all labels of the points alike."""
-    names = [s.name for s in a.outputs]
-    found = balance.area_errors(predict_a(table, a, test), table.labels(names)[table.plane[test]], names)
-    return found | {"a_mae": found.get("a_mae_of_labels", float("nan"))}
-
-
-def errors_of_b(asked: Asked, b: Fitted) -> dict[str, float]:
-    """The errors of balance.qos_measures."""
-    questions = asked.questions
-    predicted = fit_qos.predict_qos(b, asked.table, questions.rows, questions.cells)
-    measured = balance.qos_measures(predicted, questions.qos, asked.distance[questions.cells])
-    return {f"b_{name}": value for name, value in measured.items()}
-
-
 def taught_rows(letter: str, table: Table, share: float, seed: int) -> tuple[I64, I64]:
     """Rows of a share of the new platform's samples, to train and to validate on."""
     planes = ("train",) if letter == "a" else ("train", "none")
@@ -108,8 +92,9 @@ def fit(
     samples = len(rows[0]) + len(rows[1])
     if letter == "a":
         a = fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=rows, begin=begin)
-        return errors_of_a(table, a, asked.rows), samples
-    return errors_of_b(asked, fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=rows, begin=begin)), samples
+        return asked.errors_of_a(predict_a(table, a, asked.rows), [s.name for s in a.outputs]), samples
+    b = fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=rows, begin=begin)
+    return asked.errors_of_b(fit_qos.predict_qos(b, table, asked.questions.rows, asked.questions.cells)), samples
 
 
 def simple(asked: Asked, p: params.Params, share: float, seed: int) -> dict[str, dict[str, float]]:
@@ -120,8 +105,7 @@ def simple(asked: Asked, p: params.Params, share: float, seed: int) -> dict[str,
     errors: dict[str, dict[str, float]] = {"constant": {}, "nearest": {}}
     for measure in NAMES:
         for name, methods in (("constant", measures.CONSTANTS), ("nearest", ("nearest",))):
-            key = "a_mae_of_labels" if measure == "a_mae" else measure
-            if values := [found[f"{key}_{m}"] for m in methods if f"{key}_{m}" in found]:
+            if values := [found[f"{measure}_{m}"] for m in methods if f"{measure}_{m}" in found]:
                 errors[name][measure] = min(values)
     return errors
 
@@ -149,13 +133,15 @@ def run(rows_folder: Path, labels: Path, models: Path, out: Path, p: params.Para
                 begin = None if frozen is None else replace(beginning, frozen=tuple(range(frozen)))
                 asked = Asked(table, test, holdout.questions(table, test, settings.b.qos_cap, seed), distance)
                 errors, samples = fit(letter, asked, settings, share, seed, begin, out)
-                rows.append(_row(letter, "scratch" if frozen is None else "transfer", frozen or 0, share, samples, seed, errors))
+                word = "scratch" if frozen is None else "transfer"
+                row = _row(letter, word, frozen or 0, share, samples, seed, errors)
+                rows.append(row)
                 if frozen is None:
                     if (share, seed) not in simpler:
                         simpler[share, seed] = simple(asked, p, share, seed)
                     rows += [_row(letter, name, 0, share, samples, seed, of) for name, of in simpler[share, seed].items()]
-                told = f"{share:.0%} of the samples, seed {seed}: {errors[MEASURES[letter][0]]:.4g}"
-                print(f"transfer: model {letter}: {'scratch' if frozen is None else 'transfer'}, {told}", flush=True)
+                told = f"{share:.0%} of the samples, seed {seed}: {row[6]:.4g}"
+                print(f"transfer: model {letter}: {word}, {told}", flush=True)
     metrics = summarise(rows, settings.shares)
     write_bytes(out / "transfer.csv", csv_bytes([*_COLUMNS, "error"], [r[:7] for r in rows]))
     apart = [[*r[:6], name, value] for r in rows for name, value in r[7].items()]

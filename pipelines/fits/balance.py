@@ -53,9 +53,7 @@ A_POINTS = ("oaa_cores", "oaa_ways", "rcliff_cores", "rcliff_ways")
 
 
 def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, float]:
-    """Mean absolute error of each output of Model-A, of cores and of ways apart, and `a_mae` over the points, each alike.
-
-    `a_mae_of_labels` is over all labels of the points alike: the measure of the stage `transfer`.
+    """Mean absolute error of each output of Model-A, of cores and of ways apart, and `a_mae` over all labels of the points.
 
     Cores and ways apart, because where ways hardly vary half of `a_mae` is nothing that a model has earned.
 
@@ -69,10 +67,9 @@ def area_errors(predicted: F64, labels: F64, names: Sequence[str]) -> dict[str, 
     for of in ("cores", "ways"):
         if points := [v for n, v in by_output.items() if n in A_POINTS and n.endswith(of)]:
             found[f"a_{of}_mae"] = float(np.mean(points))
-    found["a_mae"] = float(np.mean([v for n, v in by_output.items() if n in A_POINTS]))
     of_points = error[:, [k for k, name in enumerate(names) if name in A_POINTS]]
     if np.isfinite(of_points).any():
-        found["a_mae_of_labels"] = float(np.nanmean(of_points))
+        found["a_mae"] = float(np.nanmean(of_points))
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 

@@ -205,6 +205,18 @@ class Asked:
     questions: Questions
     distance: I64
 
+    def errors_of_a(self, answer: F64, names: Sequence[str]) -> Found:
+        """The errors of balance.area_errors of what is said of the rows, shape (rows, names); nothing without labels."""
+        labels = self.table.labels(names)[self.table.plane[self.rows]]
+        return balance.area_errors(answer, labels, names) if np.isfinite(labels).any() else {}
+
+    def errors_of_b(self, answer: F64) -> Found:
+        """The errors of balance.qos_measures of what is said of the questions; nothing without questions."""
+        if not len(self.questions.rows):
+            return {}
+        errors = balance.qos_measures(answer, self.questions.qos, self.distance[self.questions.cells])
+        return {f"b_{name}": value for name, value in errors.items()}
+
 
 def measure(
     known: Material, asked: Asked, p: params.Params, b: params.ModelB, seed: int, learners: Sequence[str] = SIMPLE
@@ -219,13 +231,9 @@ def measure(
     taught = taught_questions(known, b, seed)
     said = constants(known, taught)
     names = features.output_candidates(features.MODEL_A_OUTPUTS, table.feature_set, table.platform.ways)
-    labels = table.labels(names)[table.plane[asked.rows]]
     found: Found = {}
-    if np.isfinite(labels).any():
-        for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners).items():
-            found |= {f"{n}_{method}": v for n, v in balance.area_errors(answer, labels, names).items()}
-    if len(asked.questions.rows):
-        for method, guess in answers_b(known, said, taught, table, asked.questions, p.compare, learners).items():
-            errors = balance.qos_measures(guess, asked.questions.qos, asked.distance[asked.questions.cells])
-            found |= {f"b_{n}_{method}": v for n, v in errors.items()}
+    for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners).items():
+        found |= {f"{name}_{method}": value for name, value in asked.errors_of_a(answer, names).items()}
+    for method, answer in answers_b(known, said, taught, table, asked.questions, p.compare, learners).items():
+        found |= {f"{name}_{method}": value for name, value in asked.errors_of_b(answer).items()}
     return found
