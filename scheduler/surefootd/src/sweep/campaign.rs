@@ -249,9 +249,9 @@ struct RawSweep {
     #[serde(default)]
     mba_pct: Option<Spanned<RawAxis>>,
     #[serde(default)]
-    memory: Option<Spanned<RawLimits>>,
+    memory: Option<Spanned<Limits>>,
     #[serde(default)]
-    pool: Option<Spanned<RawLimits>>,
+    pool: Option<Spanned<Limits>>,
     #[serde(default)]
     neighbours: Option<Spanned<Neighbours>>,
 }
@@ -269,13 +269,6 @@ enum RawAxis {
     Number(f64),
     Text(String),
     List(Vec<f64>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "give an amount of memory such as \"400 MiB\" or \"80%\", a range of it, \"none\", or a list of these")]
-enum RawLimits {
-    Text(String),
-    List(Vec<String>),
 }
 
 #[derive(Default, Deserialize)]
@@ -363,13 +356,10 @@ impl Campaign {
             Axis::Text(t) if t.is_empty() => Axis::List(vec![100.0]),
             other => other,
         };
-        let mut limits = |field: &'static str, v: Option<Spanned<RawLimits>>| -> Result<Option<Limits>> {
+        let mut limits = |field: &'static str, v: Option<Spanned<Limits>>| -> Result<Option<Limits>> {
             let Some(v) = v else { return Ok(None) };
             let span = v.span();
-            let limits = match v.into_inner() {
-                RawLimits::Text(t) => Limits::Text(t),
-                RawLimits::List(l) => Limits::List(l),
-            };
+            let limits = v.into_inner();
             spans.push((field, span.clone()));
             limits.values().map_err(|what| at(field, span, what))?;
             Ok(Some(limits))

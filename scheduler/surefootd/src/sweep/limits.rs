@@ -3,7 +3,7 @@
 //! A value is a size with its unit, per cent of something that the caller knows, or no limit at all. What must hold: a value that is written
 //! the same has the same name in the keys of cases, and names do not depend on what the target makes of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One value of such an axis.
@@ -27,8 +27,8 @@ impl fmt::Display for Amount {
 }
 
 /// Such an axis, as written.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "give an amount of memory such as \"400 MiB\" or \"80%\", a range of it, \"none\", or a list of these")]
 pub enum Limits {
     Text(String),
     List(Vec<String>),
