@@ -131,6 +131,21 @@ def campaign_verify(folder: Path, strict: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
+@campaign.command("worlds")
+@click.option("--worlds", "which", required=True, metavar="RANGE:FIRST..LAST", help="e.g. train:1..120 (docs/worlds.md).")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the data sets, one a world.")
+def campaign_worlds(which: str, out: Path) -> None:
+    """Sweep drawn worlds, each alone and beside neighbours: what models learn from for servers that no campaign has seen.
+
+    A world that is whole is not measured again.
+    """
+    from . import worlds
+
+    wanted = worlds.Worlds.parse(which)
+    worlds.collect(wanted, out, click.echo)
+    click.echo(f"{out}: {len(wanted.names())} worlds are there. Learn from them: python -m pipelines.worlds --help")
+
+
 @campaign.command("card")
 @_data_set
 def campaign_card(folder: Path) -> None:

@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
     return env
 
 
-def _message(tool: str, code: int, stderr: str) -> str:
+def message(tool: str, code: int, stderr: str) -> str:
     # the error is the last line that the tool signs with its name; what stands before it is log
     signed = [line for line in stderr.splitlines() if line.startswith((f"{tool}: ", "error: "))]
     text = signed[-1].split(": ", 1)[1].strip() if signed else stderr.strip()
@@ -85,7 +85,7 @@ def run_json(tool: str, args: Sequence[str | Path]) -> Any:
     """
     done = subprocess.run([str(find(tool)), *map(str, args)], capture_output=True, text=True, env=environment())
     if done.returncode != 0:
-        raise ToolFailed(tool, _message(tool, done.returncode, done.stderr), done.returncode)
+        raise ToolFailed(tool, message(tool, done.returncode, done.stderr), done.returncode)
     try:
         return parse_json(done.stdout)
     except Unreadable as e:
@@ -132,7 +132,7 @@ def follow_json(tool: str, args: Sequence[str | Path]) -> Iterator[dict[str, Any
                 child.wait()
         child.stderr.close()
     if code != 0:
-        raise ToolFailed(tool, _message(tool, code, "".join(said)), code)
+        raise ToolFailed(tool, message(tool, code, "".join(said)), code)
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models import relative
+
 FEATURE_SETS = ("full", "no-pmu")
 
 # design.md 4.2: the columns of a sample, in Table 3's order (`alloc_ways` repeats `alloc_cache_mb` in ways).
@@ -74,8 +76,10 @@ MODEL_B_OUTPUTS = ("qos",)
 # OSML+, Table 5. The step is one allocation unit of cores, one way, 10 % of MBA.
 ACTIONS = ("cores_up", "cores_down", "ways_up", "ways_down", "mba_up", "mba_down", "idle")
 
-_PMU = frozenset({"ipc", "llc_misses_per_s", "mbl_mbps", "nb_mbl_mbps"})
-_CACHE = frozenset({"alloc_ways", "alloc_cache_mb", "nb_cache_mb", "expected_cache_mb"})
+_PMU = frozenset({"ipc", "llc_misses_per_s", "mbl_mbps", "nb_mbl_mbps", "all_mbl_mbps"})
+_CACHE = frozenset(
+    {"alloc_ways", "alloc_cache_mb", "nb_cache_mb", "expected_cache_mb", "platform_cache_mb", "platform_mb_per_way"}
+)
 
 
 class FeatureError(ValueError):
@@ -128,7 +132,13 @@ def candidates(inputs: Sequence[str], feature_set: str, ways: int) -> list[str]:
     """The inputs of a model that a host of this kind can have at all, order kept."""
     if feature_set not in FEATURE_SETS:
         raise FeatureError(f"feature set {feature_set!r} is unknown; known: {', '.join(FEATURE_SETS)}")
-    return [name for name in inputs if not (feature_set == "no-pmu" and name in _PMU) and not (ways == 0 and name in _CACHE)]
+    kept = []
+    for name in inputs:
+        known = relative.table().get(name)
+        needs = {name} if known is None else set(known.quantities)
+        if not (feature_set == "no-pmu" and needs & _PMU) and not (ways == 0 and needs & _CACHE):
+            kept.append(name)
+    return kept
 
 
 def output_candidates(outputs: Sequence[str], feature_set: str, ways: int) -> list[str]:
@@ -198,7 +208,7 @@ def sample_ranges(platform: PlatformLimits) -> dict[str, tuple[float, float]]:
 
 
 def make_bounds(names: Sequence[str], observed: dict[str, tuple[float, float]], platform: PlatformLimits) -> list[Bound]:
-    """Bounds of a model's inputs: the platform's limits where there are any, else from 0 to what the data show.
+    """Bounds of a model's inputs: fixed ones of models/relative.py, the platform's limits, else from 0 to what the data show.
 
     Args:
         names: inputs of the model, in order.
@@ -207,6 +217,9 @@ def make_bounds(names: Sequence[str], observed: dict[str, tuple[float, float]], 
     limits = platform_limits(platform)
     bounds = []
     for name in names:
+        if known := relative.table().get(name):
+            bounds.append(Bound(name, known.min, known.max))
+            continue
         if name in limits:
             bounds.append(Bound(name, 0.0, limits[name]))
             continue

@@ -8,6 +8,8 @@ params.yaml says.
 Material: every sample asked about other allocations of its plane, a new one each pass (pipelines/fits/tensors.py,
 `QosQuestions`).
 
+The variant `relative` has the inputs of models/relative.py instead (params.yaml, `inputs`).
+
 Differences from the paper: no dropout; half of the questions (`near_share`) are about allocations a few steps away; the label is
 capped; p99 for latency.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from models.features import MODEL_B_INPUTS, MODEL_B_OUTPUTS
 from models.mlp import HIDDEN
+from models.relative import MODEL_B_RELATIVE
 from models.spec import Spec
 
-SPEC = Spec("b", MODEL_B_INPUTS, MODEL_B_OUTPUTS, HIDDEN, dropout=0.3)
+SPEC = Spec("b", MODEL_B_INPUTS, MODEL_B_OUTPUTS, HIDDEN, dropout=0.3, relative=MODEL_B_RELATIVE)

@@ -12,6 +12,7 @@ class Spec:
     Attributes:
         name: how the command line, the pipeline and the bundle call it.
         inputs, outputs: names, in order; a host or a data set may lack some (models/features.py).
+        relative: inputs of the variant `relative` (models/relative.py); none where a model has no such variant.
         hidden: neurons of the hidden layers.
         dropout: rate behind each hidden layer, as the paper has it; params.yaml may set another.
         alone: learns from services without neighbours only, and has no input about any.
@@ -23,3 +24,15 @@ class Spec:
     hidden: tuple[int, ...]
     dropout: float
     alone: bool = False
+    relative: tuple[str, ...] = ()
+
+    def inputs_of(self, variant: str) -> tuple[str, ...]:
+        """Inputs of a variant of params.yaml: `paper` or `relative`.
+
+        Raises:
+            ValueError: the model has no such variant.
+        """
+        found = {"paper": self.inputs, "relative": self.relative}.get(variant, ())
+        if not found:
+            raise ValueError(f"model {self.name} has no inputs {variant!r}; set `inputs: paper`")
+        return found

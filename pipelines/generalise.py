@@ -85,13 +85,18 @@ def asked_of(table: Table, rows: I64, distance: I64, cap: float, seed: int) -> A
     return Asked(table, labelled, holdout.questions(table, rows, cap, seed), distance)
 
 
-def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits) -> Fitted:
-    """The model for another platform: what was a share of the one machine is the same share of the other."""
+def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits, *, outputs_alone: bool = False) -> Fitted:
+    """The model for another platform: what was a share of the one machine is the same share of the other.
+
+    Args:
+        outputs_alone: inputs were read on many platforms already, and mean the same on this one.
+    """
     limits = features.platform_limits(target)
     ratio = dict.fromkeys(_OF_CORES, target.cores / source.cores)
     if source.ways and target.ways:
         ratio |= dict.fromkeys(_OF_WAYS, target.ways / source.ways)
     inputs = [Bound(b.name, b.min, limits[b.name]) if b.name in limits and limits[b.name] > b.min else b for b in model.inputs]
+    inputs = model.inputs if outputs_alone else inputs
     outputs = [Scale(s.name, s.scale * ratio.get(s.name, 1.0), s.offset * ratio.get(s.name, 1.0)) for s in model.outputs]
     return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.steps, model.settings)
 

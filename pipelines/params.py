@@ -139,6 +139,9 @@ class Regression(_Section):
         default=0.0, ge=0, lt=1, description="share of training inputs whose memory sizes are random: they name the service"
     )
     loss: Literal["absolute", "squared"] = Field(default="absolute", description="see models/regression.py")
+    inputs: Literal["paper", "relative"] = Field(
+        default="paper", description="of Models A and B: the papers' readings, or what carries over (models/relative.py)"
+    )
 
 
 class ModelB(Regression):
@@ -274,6 +277,17 @@ class Generalise(_Section):
     b: ModelB = ModelB()
 
 
+class Worlds(_Section):
+    """Models that learn from many drawn platforms (pipelines/worlds.py)."""
+
+    seed: int = 1
+    rows: int = Field(default=12_000, ge=1, description="samples of each world")
+    asked_rows: int = Field(default=1500, ge=1, description="samples of each world that is asked about")
+    validate_share: float = Field(default=0.1, gt=0, lt=1, description="share of the worlds that the epoch is chosen on")
+    a: Regression = Regression(inputs="relative")
+    b: ModelB = ModelB(inputs="relative")
+
+
 class Report(_Section):
     """Stage `report`: what the page calls drift, and what it calls worse than a comparator."""
 
@@ -351,6 +365,7 @@ class Params(_Section):
     compare: Compare = Compare()
     transfer: Transfer = Transfer()
     generalise: Generalise = Generalise()
+    worlds: Worlds = Worlds()
     report: Report = Report()
     gate: Gate = Gate()
 

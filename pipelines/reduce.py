@@ -279,8 +279,8 @@ def present(table: ir.Table, features: Sequence[str]) -> ir.Table:
 def chosen(
     table: ir.Table, features: Sequence[str], verdicts: Sequence[str], step: int, before: ir.Table, *, whole: bool
 ) -> ir.Table:
-    """Every step-th wanted row, counted over all shards: its address, what says its cell, `p99_ms` (null unless valid) and its
-    features as `x_*`.
+    """Every step-th wanted row, counted over all shards: its address, what says its cell, `p99_ms` (null unless valid),
+    `achieved_rps` and its features as `x_*`.
 
     Args:
         before: wanted rows in earlier shards (`before`) by `shard`.
@@ -307,5 +307,6 @@ def chosen(
         "neighbours",
         *plain,
         p99_ms=measured_p99_ms(t),
+        achieved_rps=t.achieved_rps.cast("float64"),
         **{f"x_{name}": t[name].cast("float64") for name in features},
     )

@@ -2,7 +2,7 @@
 
     python -m pipelines.rows --data FOLDER --labels FOLDER --out FOLDER [--params params.yaml]
 
-Writes `rows.parquet` (at most `max_rows`: the cell each belongs to, its p99, its features) and `rows.json` (what was left out and
+Writes `rows.parquet` (at most `max_rows`: cell, p99, throughput, features) and `rows.json` (what was left out and
 of which platform and data the rows are). Samples are reduced out of core, by the engine that params.yaml names; every model's
 training starts from the rows.
 """
@@ -46,7 +46,7 @@ def run(data_folder: Path, labels: Path, out: Path, p: params.Rows, reading: par
     table = (
         samples.with_keys(found.lazy(), data)
         .join(cells.lazy(), on=list(samples.CELL_KEY), how="left", maintain_order="left")
-        .select("cell", "p99_ms", *[pl.col(f"x_{name}").alias(name) for name in needed])
+        .select("cell", "p99_ms", "achieved_rps", *[pl.col(f"x_{name}").alias(name) for name in needed])
         .collect()
     )
     if table["cell"].null_count():

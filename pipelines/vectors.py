@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as save_safetensors
 from torch import Tensor
 
-from models import export
+from models import export, relative
 from models.ddpg import Ddpg, DdpgArgs
 from models.dqn import Dqn, DqnArgs
 from models.features import (
@@ -120,6 +120,27 @@ def inference_vectors(checked: bundle.Verified, count: int, seed: int = 1) -> di
             ],
         }
     return result
+
+
+def relative_vectors(count: int = 120, seed: int = 13) -> list[dict[str, Any]]:
+    """Quantities and the inputs that are computed of them (models/relative.py); null where a quantity is unknown."""
+    rng = np.random.default_rng(seed)
+    table = relative.table()
+    names = sorted({q for i in table.values() for q in i.quantities})
+    cases = []
+    for k in range(count):
+        drawn = {name: float(np.exp(rng.uniform(-7.0, 14.0))) for name in names}
+        quantities: dict[str, float | None] = dict(drawn)
+        for name in rng.choice(names, size=k % 4, replace=False):
+            quantities[str(name)] = 0.0 if k % 2 else None
+
+        def of(known: relative.Relative, quantities: dict[str, float | None] = quantities) -> float | None:
+            if any(quantities[q] is None for q in known.quantities):
+                return None
+            return float(known.of(lambda q: np.array([quantities[q]], dtype=np.float64))[0])
+
+        cases.append({"quantities": quantities, "inputs": {name: of(i) for name, i in table.items()}})
+    return cases
 
 
 def ddpg_vectors(seed: int = 7) -> bytes:
@@ -287,6 +308,7 @@ def write_fixtures(folder: Path) -> None:
     checked = bundle.build(small_bundle(), folder / "bundle-small", key)
     write_bytes(folder / "bundle-whole.tar", bundle.to_tar(bundle.assemble(whole_bundle(), key)))
     write_bytes(folder / "inference.json", canonical_json(inference_vectors(checked, 24)))
+    write_bytes(folder / "relative.json", canonical_json(relative_vectors()))
     write_bytes(folder / "ddpg.safetensors", ddpg_vectors())
     write_bytes(folder / "dqn.safetensors", dqn_vectors())
 

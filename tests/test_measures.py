@@ -39,6 +39,7 @@ def planes(qos: list[list[list[float]]], services: list[str], splits: list[str],
     return Table(
         columns={"res_mem_mb": plane.astype(float), "alloc_cores": cores},
         p99_ms=np.full(n, 1.0),
+        achieved_rps=np.ones(n),
         cell=np.arange(n),
         plane=plane,
         cell_cores=cores,
@@ -57,6 +58,7 @@ def planes(qos: list[list[list[float]]], services: list[str], splits: list[str],
             }
         ),
         plane_target_ms=np.ones(len(grids)),
+        plane_platform=np.tile([4.0, 4.0, 2.0], (len(grids), 1)),
         about=rowfile.About(
             data_sha256="0" * 64,
             campaign="none",

@@ -28,6 +28,7 @@ def table() -> Table:
     return Table(
         columns={"alloc_cores": cores},
         p99_ms=np.where(cores > 1, 1.0, np.nan),  # one core: overloaded
+        achieved_rps=np.ones(len(cores)),
         cell=np.arange(12),
         plane=zeros,
         cell_cores=cores,
@@ -37,6 +38,7 @@ def table() -> Table:
         cell_plane=zeros,
         plane_labels=pl.DataFrame(labels),
         plane_target_ms=np.array([1.0]),
+        plane_platform=np.tile([4.0, 4.0, 2.0], (1, 1)),
         about=rowfile.About(
             data_sha256="0" * 64,
             campaign="none",

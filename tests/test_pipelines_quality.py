@@ -46,6 +46,7 @@ def plane_table(qos: list[list[float]]) -> Table:
     return Table(
         columns={"alloc_cores": cores},
         p99_ms=np.full(n, 1.0),
+        achieved_rps=np.ones(n),
         cell=np.arange(n),
         plane=zeros,
         cell_cores=cores,
@@ -55,6 +56,7 @@ def plane_table(qos: list[list[float]]) -> Table:
         cell_plane=zeros,
         plane_labels=pl.DataFrame({"service": ["a"], "split": ["test"], "oaa_cores": [3.0]}),
         plane_target_ms=np.array([1.0]),
+        plane_platform=np.tile([4.0, 4.0, 2.0], (1, 1)),
         about=rowfile.About(
             data_sha256="0" * 64,
             campaign="none",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from models import features, relative
 from pipelines.io import canonical_json
 
 Json = Any
@@ -35,7 +36,17 @@ class Refused(ValueError):
 @lru_cache(maxsize=1)
 def rules() -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((Path(__file__).parent / "bundle_rules.json").read_bytes())
+    loaded["inputs"] += [_of_relative(i) for i in relative.table().values()]
     return loaded
+
+
+def _of_relative(known: relative.Relative) -> dict[str, Any]:
+    """The rule of an input that is computed of others: what they need, it needs."""
+    rule: dict[str, Any] = {"name": known.name, "of": ["b"] if known.expects else ["a", "b"]}
+    for need, feature_set, ways in (("pmu", "no-pmu", 1), ("ways", "full", 0)):
+        if not features.candidates([known.name], feature_set, ways):
+            return rule | {"needs": need}
+    return rule
 
 
 def limit(name: str) -> Any:

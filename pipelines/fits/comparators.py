@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from models import features
+from models import features, model_a, model_b
 from pipelines import params
 from pipelines.fits import balance, holdout, tensors
 from pipelines.fits.fit import matrix
@@ -138,18 +138,26 @@ def taught_questions(known: Material, b: params.ModelB, seed: int) -> Questions:
 
 
 def answers_a(
-    known: Material, said: Constants, table: Table, rows: I64, names: Sequence[str], p: params.Compare, learners: Sequence[str]
+    known: Material,
+    said: Constants,
+    table: Table,
+    rows: I64,
+    names: Sequence[str],
+    p: params.Compare,
+    learners: Sequence[str],
+    variant: str = "paper",
 ) -> dict[str, F64]:
     """What each method says of Model-A's outputs, shape (rows, names); NaN where it was taught nothing.
 
     Args:
         rows: of `table`, which need not be the one that was learnt from.
         learners: of METHODS; the constant is always there.
+        variant: of the inputs, as the models have them.
     """
     found = {"constant": np.tile([said.area.get(name, np.nan) for name in names], (len(rows), 1))}
     if not len(rows):
         return found
-    inputs = [n for n in tensors.model_inputs(features.MODEL_A_INPUTS, known.table)[0] if n in table.columns]
+    inputs = [n for n in tensors.model_inputs(model_a.SPEC.inputs_of(variant), known.table)[0] if table.has(n)]
     bounds = features.make_bounds(inputs, tensors.observed(known.table, known.a), known.table.platform)
     known_x = features.normalise(known.table.matrix(inputs, known.taught_a), bounds)
     test_x = features.normalise(table.matrix(inputs, rows), bounds)
@@ -176,20 +184,17 @@ def answers_b(
     asked: Questions,
     p: params.Compare,
     learners: Sequence[str],
+    variant: str = "paper",
 ) -> dict[str, F64]:
-    """What each method says of Model-B's questions."""
+    """What each method says of Model-B's questions; `variant` as in `answers_a`."""
     found = {name: np.full(len(asked.rows), value) for name, value in said.qos.items()}
     if not len(asked.rows) or not len(taught.rows):
         return found
-    inputs = [n for n in tensors.model_inputs(features.MODEL_B_INPUTS, known.table)[0] if _answered(n, table)]
+    inputs = [n for n in tensors.model_inputs(model_b.SPEC.inputs_of(variant), known.table)[0] if table.has(n)]
     bounds = features.make_bounds(inputs, tensors.observed(known.table, known.b), known.table.platform)
     known_x = matrix(known.table, taught.rows, bounds, taught.cells)
     test_x = matrix(table, asked.rows, bounds, asked.cells)
     return found | {method: METHODS[method](known_x, taught.qos, test_x, p) for method in learners}
-
-
-def _answered(name: str, table: Table) -> bool:
-    return name in table.columns or name.startswith("expected_")
 
 
 @dataclass(frozen=True)
@@ -224,7 +229,7 @@ def measure(
     """The errors of all methods, by their names with `_<method>` behind: those of balance.area_errors and balance.qos_measures.
 
     Args:
-        b: as Model-B is taught.
+        b: as Model-B is taught; the methods have the inputs that it has.
         seed: of the questions that are taught.
     """
     table = asked.table
@@ -232,8 +237,8 @@ def measure(
     said = constants(known, taught)
     names = features.output_candidates(features.MODEL_A_OUTPUTS, table.feature_set, table.platform.ways)
     found: Found = {}
-    for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners).items():
+    for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners, b.inputs).items():
         found |= {f"{name}_{method}": value for name, value in asked.errors_of_a(answer, names).items()}
-    for method, answer in answers_b(known, said, taught, table, asked.questions, p.compare, learners).items():
+    for method, answer in answers_b(known, said, taught, table, asked.questions, p.compare, learners, b.inputs).items():
         found |= {f"{name}_{method}": value for name, value in asked.errors_of_b(answer).items()}
     return found

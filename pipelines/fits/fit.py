@@ -463,23 +463,14 @@ class Drawn:
                 yield xs[k : k + self._batch], ys[k : k + self._batch]
 
 
-def expected_inputs(table: Table, cells: I64) -> dict[str, F64]:
-    """The inputs `expected_*` for these cells: the allocation that results, cores and MB."""
-    return {
-        "expected_cores": table.cell_cores[cells],
-        "expected_cache_mb": table.cell_ways[cells] * table.platform.mb_per_way,
-    }
-
-
 def matrix(table: Table, rows: I64, inputs: Sequence[Bound], cells: I64 | None = None) -> NDArray[np.float32]:
     """Scaled inputs of rows; `expected_*` are those of `cells`. Inputs that no sample has are 0 until they are filled in."""
-    made = expected_inputs(table, cells) if cells is not None else {}
-    raw = [made[b.name] if b.name in made else _sample(table, b.name, rows) for b in inputs]
-    return features.normalise(np.column_stack(raw), inputs)
 
+    def raw(name: str) -> F64:
+        filled_in_later = cells is None and name.startswith("expected_")
+        return np.zeros(len(rows)) if filled_in_later or not table.has(name) else table.values(name, rows, cells)
 
-def _sample(table: Table, name: str, rows: I64) -> F64:
-    return table.columns[name][rows] if name in table.columns else np.zeros(len(rows))
+    return features.normalise(np.column_stack([raw(b.name) for b in inputs]), inputs)
 
 
 def finished(fitted: Fitted, course: Course, table: Table, start: float, alone: bool = False) -> Fitted:

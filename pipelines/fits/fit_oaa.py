@@ -61,7 +61,7 @@ def fit_model(
         keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
     """
     start = time.monotonic()
-    inputs, missing = tensors.model_inputs(spec.inputs, table)
+    inputs, missing = tensors.model_inputs(spec.inputs_of(p.inputs), table)
     train, val = rows if rows is not None else (fit.parts(table, s, alone=spec.alone) for s in ("train", "val"))
     outputs = features.output_candidates(spec.outputs, table.feature_set, table.platform.ways)
     labels = table.labels(outputs)

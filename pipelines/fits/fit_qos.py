@@ -43,7 +43,7 @@ def fit_model(
         keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
     """
     start = time.monotonic()
-    inputs, missing = tensors.model_inputs(spec.inputs, table)
+    inputs, missing = tensors.model_inputs(spec.inputs_of(p.inputs), table)
     train, val = rows if rows is not None else (table.part("train", "none"), table.part("val"))
     bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
     questions = QosQuestions(table, train, p.qos_cap, p.near_share)
@@ -58,8 +58,8 @@ def fit_model(
 
         def draw(rng: np.random.Generator) -> tuple[NDArray[np.float32], F64]:
             cells, qos = asked.draw(rng)
-            x, expected = base.copy(), fit.expected_inputs(table, cells)
-            x[:, places] = features.normalise(np.column_stack([expected[b.name] for b in of]), of)
+            x = base.copy()
+            x[:, places] = fit.matrix(table, asked.rows, of, cells)
             return x, qos[:, None]
 
         return fit.Drawn(draw, len(asked.rows), [scale], p, seed, fixed=fixed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -9,6 +11,11 @@ from pydantic import BaseModel
 from models.features import PlatformLimits
 from pipelines.io import read_model
 from pipelines.samples import PLANT
+
+
+def digest_of(digests: Sequence[str]) -> str:
+    """Of several data sets: the digest of theirs, in order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 class Left(BaseModel):

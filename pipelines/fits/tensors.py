@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import features
+from models import features, relative
 from models.features import ACTIONS, PlatformLimits
 from pipelines import samples
 from pipelines.errors import BadInput
@@ -35,14 +35,16 @@ class Table:
     Attributes:
         columns: sample feature -> values, one a row.
         p99_ms: p99 of each row's own window, NaN where it is not a number (overloaded, not resolvable).
+        achieved_rps: completed requests a second of each row.
         cell, plane: index of each row's cell and plane.
         cell_*: per cell. `cell_qos` is target / p99, 0 where overloaded, NaN where unknown.
-        plane_*: per plane.
+        plane_*: per plane. `plane_platform`: cores, ways and MB a way of its platform, shape (planes, 3).
         about: platform, feature set and data that the rows are of.
     """
 
     columns: dict[str, F64]
     p99_ms: F64
+    achieved_rps: F64
     cell: I64
     plane: I64
     cell_cores: F64
@@ -52,6 +54,7 @@ class Table:
     cell_plane: I64
     plane_labels: pl.DataFrame
     plane_target_ms: F64
+    plane_platform: F64
     about: rowfile.About
 
     @property
@@ -80,9 +83,53 @@ class Table:
         wanted = self.plane_labels["split"].is_in(list(splits)).to_numpy()
         return np.flatnonzero(wanted[self.plane])
 
+    def has(self, name: str) -> bool:
+        """Whether every row has this input; one of an allocation in question counts as had."""
+        known = relative.table().get(name)
+        return all(self._knows(q) for q in (known.quantities if known else (name,)))
+
+    def _knows(self, quantity: str) -> bool:
+        if quantity == "achieved_rps":
+            return self._heard
+        if quantity == "all_mbl_mbps":
+            return "mbl_mbps" in self.columns and "nb_mbl_mbps" in self.columns
+        made = quantity in relative.EXPECTED or quantity.startswith("platform_") or quantity in ("p99_ms", "qos_target_ms")
+        return made or quantity in self.columns
+
+    @cached_property
+    def _heard(self) -> bool:
+        return bool(np.isfinite(self.achieved_rps).all())
+
+    def values(self, name: str, rows: I64, cells: I64 | None = None) -> F64:
+        """One input of these rows, natural units.
+
+        Args:
+            cells: the allocation that each row is asked about, for inputs `expected_*`.
+        """
+        known = relative.table().get(name)
+        return self._quantity(name, rows, cells) if known is None else known.of(lambda q: self._quantity(q, rows, cells))
+
+    def _quantity(self, name: str, rows: I64, cells: I64 | None) -> F64:
+        if name in relative.EXPECTED:
+            if cells is None:
+                raise ValueError(f"{name}: no allocation is in question")
+            cores, ways = self.cell_cores[cells], self.cell_ways[cells]
+            return cores if name == "expected_cores" else ways * self.plane_platform[self.cell_plane[cells], 2]
+        of = self.plane_platform[self.plane[rows]].T
+        made: dict[str, Callable[[], F64]] = {
+            "qos_target_ms": lambda: self.plane_target_ms[self.plane[rows]],
+            "p99_ms": lambda: np.nan_to_num(self.p99_ms[rows], nan=np.inf),
+            "achieved_rps": lambda: self.achieved_rps[rows],
+            "platform_cores": lambda: of[0],
+            "platform_cache_mb": lambda: of[1] * of[2],
+            "platform_mb_per_way": lambda: of[2],
+            "all_mbl_mbps": lambda: self.columns["mbl_mbps"][rows] + self.columns["nb_mbl_mbps"][rows],
+        }
+        return made[name]() if name in made else self.columns[name][rows]
+
     def matrix(self, names: Sequence[str], rows: I64) -> F64:
         """shape (len(rows), len(names)), natural units."""
-        return np.column_stack([self.columns[name][rows] for name in names]) if len(names) else np.empty((len(rows), 0))
+        return np.column_stack([self.values(name, rows) for name in names]) if len(names) else np.empty((len(rows), 0))
 
     def labels(self, names: Sequence[str]) -> F64:
         """shape (planes, len(names)), NaN where a label is missing."""
@@ -114,11 +161,13 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
     if max_rows is not None:
         table = table.gather_every(-(-table.height // max_rows))
     target = cells["qos_target_ms"].to_numpy()
+    platform = about.platform
     cell_plane = cells["plane"].cast(pl.Int64).to_numpy()
     cell = table["cell"].cast(pl.Int64).to_numpy()
     return Table(
         columns={name: table[name].to_numpy() for name in about.features},
         p99_ms=table["p99_ms"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
+        achieved_rps=table["achieved_rps"].cast(pl.Float64).fill_null(np.nan).to_numpy(),
         cell=cell,
         plane=cell_plane[cell],
         cell_cores=cells["alloc_cores"].to_numpy(),
@@ -128,6 +177,7 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
         cell_plane=cell_plane,
         plane_labels=labels,
         plane_target_ms=labels["qos_target_ms"].to_numpy(),
+        plane_platform=np.tile([platform.cores, platform.ways, platform.mb_per_way], (labels.height, 1)),
         about=about,
     )
 
@@ -141,7 +191,7 @@ def model_inputs(names: Sequence[str], table: Table) -> tuple[list[str], list[st
     """Inputs that the data have, and those of the paper's list that they have not."""
     possible = features.candidates(names, table.feature_set, table.platform.ways)
     made = {"expected_cores", "expected_cache_mb", "qos", "qos_slowdown"}
-    kept = [name for name in possible if name in made or name in table.columns]
+    kept = [name for name in possible if name in made or table.has(name)]
     return kept, [name for name in names if name not in kept]
 
 

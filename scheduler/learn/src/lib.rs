@@ -26,6 +26,7 @@ pub mod manifest;
 pub mod mlp;
 pub mod model;
 pub mod optim;
+pub mod relative;
 mod replay;
 pub mod rng;
 mod rules;

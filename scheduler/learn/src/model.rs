@@ -1,6 +1,7 @@
 //! A network with its units: raw features in, natural units out.
 
 use crate::mlp::{Mlp, Tape};
+use crate::relative;
 use serde::{Deserialize, Serialize};
 
 /// One input: raw values from `min` to `max` (natural units) map to 0..1, values beyond are clipped.
@@ -88,13 +89,27 @@ impl Model {
         Ok(self.infer(scratch))
     }
 
-    /// Predict from a look-up by input name, e.g. `|n| features.get(n)`.
+    /// Predict from a look-up by name, e.g. `|n| features.get(n)`: of a reading, and of the quantities of [`relative`].
     pub fn predict_by<'s>(&self, value: impl Fn(&str) -> Option<f64>, scratch: &'s mut Scratch) -> Result<&'s [f64], InputError> {
         scratch.x.clear();
         for spec in &self.inputs {
-            scratch.x.push(scaled(spec, value(&spec.name))?);
+            scratch.x.push(scaled(spec, raw(&spec.name, &value))?);
         }
         Ok(self.infer(scratch))
+    }
+
+    /// An input's raw value, looked up or computed of what is looked up; None: a part of it is missing.
+    ///
+    /// # Panics
+    /// On a place that no input has.
+    pub fn raw(&self, place: usize, value: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+        raw(&self.inputs[place].name, value)
+    }
+
+    /// Places of the inputs that are about an allocation in question: readings of these names, or computed of them.
+    pub fn expecting(&self, names: &[&str]) -> Vec<usize> {
+        let asks = |i: &InputSpec| relative::find(&i.name).map_or(names.contains(&i.name.as_str()), |r| r.expects());
+        self.inputs.iter().enumerate().filter(|(_, i)| asks(i)).map(|(k, _)| k).collect()
     }
 
     /// Predict again with other raw values of some inputs (their places, values); the others stay as in the last prediction, which must
@@ -128,7 +143,7 @@ impl Model {
 
     /// How many inputs lie outside what the model was trained on (and are clipped).
     pub fn beyond(&self, value: impl Fn(&str) -> Option<f64>) -> usize {
-        self.inputs.iter().filter(|i| value(&i.name).is_some_and(|v| !i.covers(v))).count()
+        self.inputs.iter().filter(|i| raw(&i.name, &value).is_some_and(|v| !i.covers(v))).count()
     }
 
     /// Place of an input by name.
@@ -139,6 +154,14 @@ impl Model {
     /// Place of an output by name.
     pub fn output_index(&self, name: &str) -> Option<usize> {
         self.outputs.iter().position(|o| o.name == name)
+    }
+}
+
+/// A reading, or what `relative` makes of readings.
+fn raw(name: &str, value: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    match relative::find(name) {
+        Some(input) => input.of(value),
+        None => value(name),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a bundle may hold, as `pipelines/artefact/bundle_rules.json` says it: the lab's reader goes by the same file.
 
+use crate::relative::{self, Relative};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -109,6 +110,10 @@ pub(crate) struct Rules {
     pub actions: Vec<Named>,
 }
 
+/// Quantities of [`relative`] that a host must have counters for, and a cache that can be partitioned.
+const NEED_PMU: [&str; 5] = ["ipc", "llc_misses_per_s", "mbl_mbps", "nb_mbl_mbps", "all_mbl_mbps"];
+const NEED_WAYS: [&str; 5] = ["alloc_cache_mb", "nb_cache_mb", "expected_cache_mb", "platform_cache_mb", "platform_mb_per_way"];
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
@@ -154,6 +159,20 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// An input that is computed of others: what they need, it needs.
+    fn of_relative(input: &Relative) -> Self {
+        let any = |needs: &[&str]| input.quantities().any(|q| needs.contains(&q));
+        let needs = if any(&NEED_PMU) {
+            Some(Need::Pmu)
+        } else if any(&NEED_WAYS) {
+            Some(Need::Ways)
+        } else {
+            None
+        };
+        let of = if input.expects() { vec!["b".to_string()] } else { vec!["a".to_string(), "b".to_string()] };
+        Named { name: input.name.clone(), most: None, needs, of: Some(of), optional: false }
+    }
+
     pub fn is_of(&self, model: &str) -> bool {
         self.of.as_ref().is_none_or(|of| of.iter().any(|m| m == model))
     }
@@ -244,7 +263,11 @@ const TEXT: &str = include_str!("../../../pipelines/artefact/bundle_rules.json")
 
 /// The rules. Were they damaged, there would be no object and no bundle would pass; a test reads them.
 pub(crate) fn rules() -> &'static Rules {
-    static RULES: LazyLock<Rules> = LazyLock::new(|| serde_json::from_str(TEXT).unwrap_or_default());
+    static RULES: LazyLock<Rules> = LazyLock::new(|| {
+        let mut rules: Rules = serde_json::from_str(TEXT).unwrap_or_default();
+        rules.inputs.extend(relative::all().iter().map(Named::of_relative));
+        rules
+    });
     &RULES
 }
 

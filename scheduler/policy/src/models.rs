@@ -30,16 +30,31 @@ pub struct State {
     pub features: Features,
     /// QoS target / p99 (above 1 = met); None while latency is unknown.
     pub qos: Option<f64>,
+    /// None for BE jobs.
+    pub qos_target_ms: Option<f64>,
+    /// Completed requests/s of the window that `qos` is of; None while latency is unknown.
+    pub achieved_rps: Option<f64>,
 }
 
 impl State {
     pub fn of(s: &ServiceView) -> Self {
-        State { features: s.features, qos: s.qos() }
+        State::with(s, s.features)
+    }
+
+    /// With features that were smoothed.
+    pub(crate) fn with(s: &ServiceView, features: Features) -> Self {
+        let qos = s.qos();
+        let achieved_rps = qos.and(s.window).map(|w| w.achieved_rps);
+        State { features, qos, qos_target_ms: s.qos_target_ms(), achieved_rps }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         match name {
             "qos" => self.qos.map(|q| q.min(1.0)),
+            "qos_target_ms" => self.qos_target_ms,
+            "p99_ms" => Some(self.qos_target_ms? / self.qos?),
+            "achieved_rps" => self.achieved_rps,
+            "all_mbl_mbps" => Some(self.features.mbl_mbps? + self.features.nb_mbl_mbps?),
             _ => self.features.get(name),
         }
     }
@@ -97,12 +112,36 @@ pub struct BundleModels {
     b: Model,
     c: Agent,
     qos_cap: f64,
-    mb_per_way: f64,
+    size: Size,
     scratch: RefCell<Scratch>,
     b_asked: RefCell<LastAsked>,
-    /// Places of [`EXPECTED_CORES`] and [`EXPECTED_CACHE`] in Model-B.
-    b_expects: [Option<usize>; 2],
+    /// Places of Model-B's inputs that are about the allocation in question.
+    b_expects: Vec<usize>,
     out: [Option<usize>; 6],
+}
+
+/// Quantities of the platform.
+#[derive(Clone, Copy)]
+struct Size {
+    cores: f64,
+    cache_mb: f64,
+    mb_per_way: f64,
+}
+
+impl Size {
+    fn of(platform: &Platform) -> Self {
+        let mb_per_way = platform.mb_per_way();
+        Size { cores: platform.cores(platform.core_units()), cache_mb: f64::from(platform.ways()) * mb_per_way, mb_per_way }
+    }
+
+    fn get(&self, name: &str) -> Option<f64> {
+        match name {
+            "platform_cores" => Some(self.cores),
+            "platform_cache_mb" => Some(self.cache_mb),
+            "platform_mb_per_way" => Some(self.mb_per_way),
+            _ => None,
+        }
+    }
 }
 
 /// Model-B is asked about many allocations of one state in a row: its other inputs are looked up and scaled once.
@@ -133,14 +172,14 @@ impl BundleModels {
             }
         }
         let qos_cap = qos_cap.unwrap_or(f64::INFINITY);
-        let b_expects = [EXPECTED_CORES, EXPECTED_CACHE].map(|n| b.input_index(n));
+        let b_expects = b.expecting(&[EXPECTED_CORES, EXPECTED_CACHE]);
         Ok(BundleModels {
             a,
             b,
             c,
             b_expects,
             qos_cap,
-            mb_per_way: platform.mb_per_way(),
+            size: Size::of(platform),
             scratch: RefCell::default(),
             b_asked: RefCell::default(),
             out,
@@ -160,7 +199,7 @@ impl BundleModels {
 impl Models for BundleModels {
     fn area(&self, _service: &str, s: &State) -> Result<Area, String> {
         let mut scratch = self.scratch.borrow_mut();
-        let y = self.a.predict_by(|n| s.get(n), &mut scratch).map_err(|e| format!("Model-A: {e}"))?;
+        let y = self.a.predict_by(|n| self.size.get(n).or_else(|| s.get(n)), &mut scratch).map_err(|e| format!("Model-A: {e}"))?;
         let at = |i: usize| self.out[i].and_then(|o| y.get(o)).copied();
         let missing = || "Model-A: no output".to_string();
         Ok(Area {
@@ -174,18 +213,17 @@ impl Models for BundleModels {
 
     fn qos(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
         let LastAsked { of, scratch } = &mut *self.b_asked.borrow_mut();
-        let cache_mb = ways * self.mb_per_way;
+        let value = |n: &str| match n {
+            EXPECTED_CORES => Some(cores),
+            EXPECTED_CACHE => Some(ways * self.size.mb_per_way),
+            _ => self.size.get(n).or_else(|| s.get(n)),
+        };
         let y = if *of == Some(*s) {
-            let [of_cores, of_cache] = self.b_expects;
-            let others = of_cores.map(|i| (i, cores)).into_iter().chain(of_cache.map(|i| (i, cache_mb)));
+            // What was there for the last question is there for this one.
+            let others = self.b_expects.iter().map(|i| (*i, self.b.raw(*i, value).unwrap_or(f64::NAN)));
             self.b.predict_again(others, scratch)
         } else {
             *of = None;
-            let value = |n: &str| match n {
-                EXPECTED_CORES => Some(cores),
-                EXPECTED_CACHE => Some(cache_mb),
-                _ => s.get(n),
-            };
             self.b.predict_by(value, scratch)
         };
         let y = y.map_err(|e| format!("Model-B: {e}"))?;
@@ -254,7 +292,7 @@ mod tests {
     }
 
     fn state(busy: Option<f64>, qos: Option<f64>) -> State {
-        State { features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() }, qos }
+        State { features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() }, qos, qos_target_ms: None, achieved_rps: None }
     }
 
     /// Inputs and outputs go by name: expected cache is ways times MB per way, outputs land in their fields.

@@ -221,7 +221,7 @@ impl Osml {
 
     fn state(&self, s: &ServiceView) -> State {
         let features = self.lives.get(&s.id).map_or(s.features, |l| mean(&l.features));
-        State { features, qos: s.qos() }
+        State::with(s, features)
     }
 
     /// What a step for this service rests on.

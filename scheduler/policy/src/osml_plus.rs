@@ -351,7 +351,7 @@ impl OsmlPlus {
 
     fn state(&self, s: &ServiceView) -> State {
         let features = self.lives.get(&s.id).map_or(s.features, Life::smooth);
-        State { features, qos: s.qos() }
+        State::with(s, features)
     }
 
     /// Model-B on an allocation, as it stands.

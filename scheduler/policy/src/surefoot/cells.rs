@@ -72,7 +72,7 @@ pub(super) struct Asked<'a> {
 impl Surefoot {
     pub(super) fn ask<'a>(&'a self, now_ms: u64, s: &'a ServiceView, life: &'a Life) -> Asked<'a> {
         let held = self.books.usable(&s.id);
-        let state = State { features: mean(&life.features), qos: s.qos() };
+        let state = State::with(s, mean(&life.features));
         let cap = self.models.qos_cap();
         let on = self.b(s, &state, held);
         let (area, no_answer) = match self.models.area(&s.service, &state) {

@@ -1,0 +1,120 @@
+"""Campaigns over drawn worlds: the material of models for services and servers that no campaign has seen (docs/worlds.md).
+
+Each world is a server and eight services that `surefootd` draws from a number. It is swept alone and beside one to three
+neighbours, jobs among them, over all its cores and ways. A world takes about half a second. One that is whole is not measured
+again, so a collection that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.io import make_folder, write_bytes
+from pipelines.worlds import DONE
+
+from . import tools
+from .errors import InputError, ToolFailed
+
+_WORLDS = re.compile(r"(train|tune|test):([1-9]\d{0,9})(?:\.\.([1-9]\d{0,9}))?")
+NEIGHBOURS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Worlds of one range, both ends included, as in `--worlds tune:1..50`."""
+
+    range: str
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Worlds:
+        """
+        Raises:
+            InputError: it is not RANGE:N or RANGE:FIRST..LAST.
+        """
+        found = _WORLDS.fullmatch(text)
+        first = int(found[2]) if found else 0
+        last = int(found[3] or found[2]) if found else 0
+        if found is None or last < first or last >= 2**32:
+            raise InputError(
+                f"--worlds {text}: want RANGE:N or RANGE:FIRST..LAST with RANGE one of train, tune, test, e.g. train:1..120"
+            )
+        return cls(found[1], first, last)
+
+    def names(self) -> list[str]:
+        return [f"{self.range}-{n}" for n in range(self.first, self.last + 1)]
+
+
+def campaign(name: str, services: list[str], jobs: list[str], threads: int) -> str:
+    """The campaign of one world: every cell, alone and beside neighbours."""
+
+    def listed(names: list[str]) -> str:
+        return ", ".join(f'"{n}"' for n in names)
+
+    return f"""# A fine sweep of the services of a drawn world, alone and beside neighbours (docs/worlds.md).
+name = "{name}"
+strategy = "exhaustive"
+seed = 1
+
+[targets]
+virtual = ["{name}-p"]
+
+[sweep]
+services = [{listed(services)}]
+rps = "catalogue"
+threads = [{threads}]
+cores = "all"
+ways = "all"
+neighbours = {{ count = {list(NEIGHBOURS)}, draws = 1, jobs = [{listed(jobs)}] }}
+
+[sampling]
+interval_ms = 1000
+samples = 1
+"""
+
+
+def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path]:
+    """Draw and sweep each world that is not whole yet; returns the folders of the data sets.
+
+    Args:
+        said: takes a line of progress a world.
+    Raises:
+        ToolMissing, ToolFailed: surefootd is not built, or a sweep failed.
+    """
+    folders = []
+    names = worlds.names()
+    for k, name in enumerate(names):
+        folder = out / name
+        folders.append(folder)
+        if (folder / DONE).is_file():
+            continue
+        drawn = out / "worlds" / name
+        if not (drawn / "campaign.toml").is_file():
+            _run("world", "draw", "--range", worlds.range, "--seed", str(worlds.first + k), "--out", str(drawn))
+        given = sorted(path.stem for path in (drawn / "services").glob("*.toml"))
+        jobs = sorted(path.stem for path in (drawn / "batch").glob("*.toml"))
+        threads = re.search(r"^threads = \[(\d+)\]", (drawn / "campaign.toml").read_text("utf-8"), flags=re.MULTILINE)
+        if threads is None:
+            raise ToolFailed(tools.SUREFOOTD, f"{drawn / 'campaign.toml'}: has no threads; remove {drawn} and collect again", 1)
+        file = drawn / "fine.toml"
+        write_bytes(file, campaign(name, given, jobs, int(threads[1])).encode())
+        more = ["--resume"] if (folder / "manifest.json").is_file() else []
+        server = f"virtual:{name}-p"
+        _run("sweep", str(file), "--profiles", str(drawn), "--server", server, "--out", str(folder), *more)
+        make_folder(folder)
+        write_bytes(folder / DONE, b"")
+        said(f"{name}: measured, {k + 1} of {len(names)}")
+    return folders
+
+
+def _run(*args: str) -> None:
+    done = subprocess.run(
+        [str(tools.find(tools.SUREFOOTD)), *args], capture_output=True, text=True, env=tools.environment(), check=False
+    )
+    if done.returncode != 0:
+        raise ToolFailed(tools.SUREFOOTD, tools.message(tools.SUREFOOTD, done.returncode, done.stderr), done.returncode)

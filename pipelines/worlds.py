@@ -1,0 +1,319 @@
+"""Models A and B that learn from many drawn platforms and services at once, and what they say of others.
+
+    python -m pipelines.worlds --train FOLDER ... --ask FOLDER ... --out FOLDER [--inputs relative|paper] [--seeds 1,2,3]
+
+Each FOLDER is the data set of one world (`surefoot campaign worlds`). Labels and rows of a world are made once and kept beside
+its data. All planes are one table then: with each platform's own cores, ways and MB a way behind the inputs, and with labels
+in per cent of the platform. A model of such a table is one of a platform of 100 cores and 100 ways;
+`generalise.rescaled` makes it one of any other.
+
+Validation is by world. Writes
+
+    a, b            the models of the first seed (as the stage `train` writes them)
+    worlds.json     means over worlds and their range over seeds, of every method
+    worlds.csv      a row a method, seed and world that was asked about
+
+Methods: the network, a constant, the nearest neighbour and LightGBM on the same inputs. Rows of an overloaded service are told
+apart (`_valid`, `_over`): how much it would need, its counters cannot say.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from models import model_a, model_b
+from models.features import PlatformLimits
+from pipelines import label, params, rows
+from pipelines.errors import BadInput
+from pipelines.fits import comparators, fit_oaa, fit_qos, fitted, holdout, rowfile, tensors
+from pipelines.fits.cliff import cliff_distance
+from pipelines.fits.comparators import Asked, Material
+from pipelines.fits.fitted import Fitted
+from pipelines.fits.tensors import Table
+from pipelines.generalise import rescaled
+from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
+from pipelines.samples import PLANT
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+DONE = "world-done"
+"""File in a data set of a world that is whole."""
+PERCENT = PlatformLimits(name="worlds", cores=100.0, core_step=1.0, ways=100, mb_per_way=1.0)
+"""What the labels of a mixture are shares of."""
+LEARNERS = ("nearest", "lightgbm")
+
+
+def prepared(folder: Path, p: params.Params, max_rows: int) -> Table:
+    """Rows and labels of one world, made where they are not there yet.
+
+    Raises:
+        BadInput: the folder is no data set of a whole world.
+    """
+    if not (folder / DONE).is_file():
+        raise BadInput(f"{folder}: is no data set of a whole world; collect it with `surefoot campaign worlds`")
+    made = folder / "learnt"
+    if not (made / DONE).is_file():
+        label.run(folder, made / "label", p.label, p.samples)
+        rows.run(folder, made / "label", made / "rows", p.rows.model_copy(update={"max_rows": max_rows}), p.samples)
+        write_bytes(made / DONE, b"")
+    return tensors.load(made / "rows", made / "label")
+
+
+def mixture(tables: Sequence[Table]) -> Table:
+    """All of them as one table of the platform PERCENT.
+
+    Raises:
+        BadInput: they do not have the same features.
+    """
+    first = tables[0].about
+    for t in tables:
+        if (t.feature_set, sorted(t.columns)) != (first.feature_set, sorted(tables[0].columns)):
+            raise BadInput(f"{t.about.campaign}: has other features than {first.campaign}; mix data sets of one kind")
+        fitted.same_plant(t.about.campaign, t.about.made_by.get(PLANT), first.made_by.get(PLANT))
+    cells = np.cumsum([0, *(len(t.cell_cores) for t in tables)])
+    planes = np.cumsum([0, *(t.plane_labels.height for t in tables)])
+
+    def joined(parts: Iterable[NDArray[Any]]) -> Any:
+        return np.concatenate(list(parts))
+
+    about = first.model_copy(
+        update={
+            "campaign": "worlds",
+            "platform": PERCENT,
+            "rows": sum(t.rows for t in tables),
+            "data_sha256": rowfile.digest_of([t.about.data_sha256 for t in tables]),
+        }
+    )
+    return Table(
+        columns={name: joined(t.columns[name] for t in tables) for name in tables[0].columns},
+        p99_ms=joined(t.p99_ms for t in tables),
+        achieved_rps=joined(t.achieved_rps for t in tables),
+        cell=joined(t.cell + n for t, n in zip(tables, cells, strict=False)),
+        plane=joined(t.plane + n for t, n in zip(tables, planes, strict=False)),
+        cell_cores=joined(t.cell_cores for t in tables),
+        cell_ways=joined(t.cell_ways for t in tables),
+        cell_mba=joined(t.cell_mba for t in tables),
+        cell_qos=joined(t.cell_qos for t in tables),
+        cell_plane=joined(t.cell_plane + n for t, n in zip(tables, planes, strict=False)),
+        plane_labels=pl.concat([_in_percent(t) for t in tables], how="vertical_relaxed"),
+        plane_target_ms=joined(t.plane_target_ms for t in tables),
+        plane_platform=joined(t.plane_platform for t in tables),
+        about=about,
+    )
+
+
+def _in_percent(t: Table) -> pl.DataFrame:
+    """Labels as per cent of the platform; bandwidth has no such share."""
+    share = {"cores": PERCENT.cores / t.platform.cores, "ways": PERCENT.ways / max(t.platform.ways, 1)}
+    columns = [c for c in t.plane_labels.columns if c.startswith(("oaa_", "rcliff_"))]
+    scaled = [
+        (pl.col(c).cast(pl.Float64) * share["cores" if "_cores" in c else "ways"]).alias(c) for c in columns if "_mbl_" not in c
+    ]
+    nothing = [pl.lit(None, pl.Float64).alias(c) for c in columns if "_mbl_" in c]
+    return t.plane_labels.with_columns(*scaled, *nothing)
+
+
+def fit(table: Table, validate: NDArray[np.bool_], p: params.Worlds, seed: int, out: Path) -> dict[str, Fitted]:
+    """Models A and B; `validate` says of each plane whether it is of a world to validate on."""
+    labelled = np.isfinite(table.labels(["oaa_cores"])[table.plane, 0])
+    apart = validate[table.plane]
+    every = np.arange(table.rows)
+    a_rows = (every[labelled & ~apart], every[labelled & apart])
+    return {
+        "a": fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=a_rows),
+        "b": fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=(every[~apart], every[apart])),
+    }
+
+
+def asked_of(table: Table, p: params.Params, seed: int) -> Asked:
+    """Rows with a label for Model-A, the paper's questions for Model-B, of one world."""
+    chosen = holdout.thin(np.arange(table.rows), p.worlds.asked_rows, np.random.default_rng((seed, 7)))
+    labelled = chosen[np.isfinite(table.labels(["oaa_cores"])[table.plane[chosen], 0])]
+    return Asked(table, labelled, holdout.questions(table, chosen, p.worlds.b.qos_cap, seed), cliff_distance(table))
+
+
+def errors(asked: Asked, area: F64, names: Sequence[str], qos: F64) -> dict[str, float]:
+    """All measures of what was said: of all rows, of services that are not overloaded (`_valid`), and of the others (`_over`)."""
+    table, questions = asked.table, asked.questions
+    found = asked.errors_of_a(area, names) | asked.errors_of_b(qos)
+    for suffix, is_over in (("_valid", False), ("_over", True)):
+        a = holdout.overloaded(table, asked.rows) == is_over
+        b = holdout.overloaded(table, questions.rows) == is_over
+        part = Asked(
+            table, asked.rows[a], holdout.Questions(questions.rows[b], questions.cells[b], questions.qos[b]), asked.distance
+        )
+        some = part.errors_of_a(area[a], names) if a.any() else {}
+        some |= part.errors_of_b(qos[b])
+        found |= {f"{name}{suffix}": value for name, value in some.items()}
+    return found
+
+
+def said_by(models: dict[str, Fitted], asked: Asked) -> dict[str, float]:
+    """Errors of models of a mixture on one world."""
+    platform = asked.table.platform
+    a, b = (rescaled(models[m], PERCENT, platform, outputs_alone=True) for m in ("a", "b"))
+    names = [s.name for s in a.outputs]
+    area = within(fit_oaa.predict_a(asked.table, a, asked.rows), names, platform)
+    return errors(asked, area, names, fit_qos.predict_qos(b, asked.table, asked.questions.rows, asked.questions.cells))
+
+
+def within(area: F64, names: Sequence[str], platform: PlatformLimits) -> F64:
+    """No allocation is below a step or a way, nor above what there is."""
+    least = [platform.core_step if n.endswith("cores") else 1.0 for n in names]
+    most = [platform.cores if n.endswith("cores") else float(platform.ways) for n in names]
+    return np.clip(area, least, most)
+
+
+def beside(known: Material, tables: Sequence[Asked], p: params.Params, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Errors of the constants and the other learners, a dict a world: method -> measures. All worlds are asked at once."""
+    whole = mixture([a.table for a in tables])
+    first_row = np.cumsum([0, *(a.table.rows for a in tables)])
+    first_cell = np.cumsum([0, *(len(a.table.cell_cores) for a in tables)])
+    asked_a = np.concatenate([a.rows + n for a, n in zip(tables, first_row, strict=False)])
+    asked_b = holdout.Questions(
+        np.concatenate([a.questions.rows + n for a, n in zip(tables, first_row, strict=False)]),
+        np.concatenate([a.questions.cells + n for a, n in zip(tables, first_cell, strict=False)]),
+        np.concatenate([a.questions.qos for a in tables]),
+    )
+    taught = comparators.taught_questions(known, p.worlds.b, seed)
+    said = comparators.constants(known, taught)
+    area = comparators.answers_a(known, said, whole, asked_a, names, p.compare, LEARNERS, p.worlds.a.inputs)
+    qos = comparators.answers_b(known, said, taught, whole, asked_b, p.compare, LEARNERS, p.worlds.b.inputs)
+    area["median"] = area["constant"]
+    ends_a = np.cumsum([0, *(len(a.rows) for a in tables)])
+    ends_b = np.cumsum([0, *(len(a.questions.rows) for a in tables)])
+    found = []
+    for k, a in enumerate(tables):
+        platform = a.table.platform
+        ratio = [platform.cores / PERCENT.cores if n.endswith("cores") else platform.ways / PERCENT.ways for n in names]
+        of: dict[str, Any] = {}
+        for method, answer in qos.items():
+            own = within(area[method][ends_a[k] : ends_a[k + 1]] * ratio, names, platform)
+            of[method] = errors(a, own, names, answer[ends_b[k] : ends_b[k + 1]])
+        found.append(of)
+    return found
+
+
+def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params, seeds: Sequence[int]) -> dict[str, Any]:
+    """Fit on some worlds, measure on others; returns what worlds.json holds."""
+    torch.set_num_threads(p.train.threads)
+    s = p.worlds
+    make_folder(out)
+    taught = [_told(prepared(folder, p, s.rows), "read", k, len(train)) for k, folder in enumerate(train)]
+    table = mixture(taught)
+    validating = max(1, round(s.validate_share * len(taught)))
+    if validating >= len(taught):
+        raise BadInput(f"--train: {len(taught)} worlds; give two or more, since some of them are validated on")
+    is_last = np.concatenate([np.full(t.plane_labels.height, k >= len(taught) - validating) for k, t in enumerate(taught)])
+    asked = [asked_of(prepared(folder, p, s.rows), p, s.seed) for folder in ask]
+    every = np.arange(table.rows)
+    labelled = np.isfinite(table.labels(["oaa_cores"])[table.plane, 0])
+    lines: list[list[Any]] = []
+    by: dict[str, list[dict[str, float]]] = {}
+    for seed in seeds:
+        models = fit(table, is_last, s, seed, out)
+        if seed == seeds[0]:
+            for letter, model in models.items():
+                fitted.save(out / letter, model, _about(letter, table))
+        names = [o.name for o in models["a"].outputs]
+        answers = [{"network": said_by(models, a)} for a in asked]
+        if seed == seeds[0]:
+            rng = np.random.default_rng((seed, 8))
+            known = Material(table, every[labelled & ~is_last[table.plane]], every[~is_last[table.plane]]).thinned(
+                p.compare.rows, rng
+            )
+            few = Material(table, known.taught_a, known.taught_b)
+            answers = [own | others for own, others in zip(answers, beside(few, asked, p, names, seed), strict=True)]
+        for method in answers[0]:
+            of = [a[method] for a in answers]
+            by.setdefault(method, []).append(_means(of))
+            for folder, found in zip(ask, of, strict=True):
+                lines += [[method, seed, folder.name, measure, value] for measure, value in found.items()]
+        print(f"worlds: seed {seed}: {_line(by['network'][-1])}", flush=True)
+    result = {
+        "worlds_taught": len(taught) - validating,
+        "worlds_validated": validating,
+        "worlds_asked": len(asked),
+        "services_asked": len({(k, n) for k, a in enumerate(asked) for n in set(a.table.plane_labels["service"])}),
+        "rows_taught": int((~is_last[table.plane]).sum()),
+        "inputs": s.a.inputs,
+        "seeds": list(seeds),
+        "methods": {method: _over_seeds(found) for method, found in by.items()},
+    }
+    write_bytes(out / "worlds.csv", csv_bytes(["method", "seed", "world", "measure", "value"], lines))
+    write_json(out / "worlds.json", result)
+    return result
+
+
+def _about(letter: str, table: Table) -> dict[str, Any]:
+    """What model.json says of it; there is no run of MLflow."""
+    return {
+        "model": letter,
+        "dataset": "worlds",
+        "campaign": table.about.campaign,
+        "data_sha256": table.about.data_sha256,
+        "plant_version": table.about.made_by.get(PLANT),
+        "mlflow_run_id": "",
+        "mlflow_child_id": "",
+    }
+
+
+def _told(table: Table, what: str, k: int, count: int) -> Table:
+    if (k + 1) % 20 == 0 or k + 1 == count:
+        print(f"worlds: {what} {k + 1} of {count}", flush=True)
+    return table
+
+
+def _means(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for f in found for name in f})
+    return {name: float(np.mean([f[name] for f in found if name in f])) for name in names}
+
+
+def _over_seeds(found: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {"mean": float(np.mean(v)), "least": float(min(v)), "most": float(max(v))}
+        for name in found[0]
+        if (v := [f[name] for f in found if name in f])
+    }
+
+
+def _line(found: dict[str, float]) -> str:
+    told = ("a_cores_mae", "a_cores_mae_valid", "a_ways_mae", "a_ways_mae_valid", "b_error_pct", "b_error_pct_valid")
+    return ", ".join(f"{name} {found[name]:.3g}" for name in told if name in found)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.worlds", description="Learn from drawn worlds, ask about others.")
+    parser.add_argument("--train", type=Path, nargs="+", required=True, metavar="FOLDER")
+    parser.add_argument("--ask", type=Path, nargs="+", required=True, metavar="FOLDER")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--inputs", choices=("relative", "paper"), help="instead of `worlds.a.inputs`, of both models")
+    parser.add_argument("--seeds", default="1", help="of the trainings, e.g. 1,2,3")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    args = parser.parse_args(argv)
+
+    def work() -> dict[str, Any]:
+        p = params.load(args.params)
+        try:
+            seeds = [int(seed) for seed in args.seeds.split(",")]
+        except ValueError:
+            raise BadInput(f"--seeds {args.seeds}: want whole numbers with commas between, e.g. 1,2,3") from None
+        if args.inputs:
+            a, b = (getattr(p.worlds, m).model_copy(update={"inputs": args.inputs}) for m in ("a", "b"))
+            p = p.model_copy(update={"worlds": p.worlds.model_copy(update={"a": a, "b": b})})
+        return run(args.train, args.ask, args.out, p, seeds)
+
+    return params.run_stage(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

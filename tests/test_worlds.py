@@ -1,0 +1,162 @@
+"""Models of many drawn platforms: inputs that carry over, the mixture, and the campaigns that they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from collection.commands import surefoot
+from collection.errors import InputError
+from collection.worlds import Worlds
+from models import features, model_a, model_b, osml_a, relative
+from pipelines import params, worlds
+from pipelines.errors import BadInput
+from pipelines.fits import fit_oaa, fitted, tensors
+
+SHORT = {"inputs": "relative", "epochs": 2, "min_steps": 200, "batch": 256, "dropout": 0.0}
+P = params.Params.model_validate(
+    {
+        "worlds": {"rows": 1500, "asked_rows": 300, "validate_share": 0.4, "a": SHORT, "b": SHORT},
+        "compare": {"rows": 2000, "rounds": 20, "leaves": 7},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three drawn worlds, measured."""
+    out = tmp_path_factory.mktemp("worlds")
+    done = CliRunner().invoke(surefoot, ["campaign", "worlds", "--worlds", "tune:7001..7003", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "tune-7003: measured, 3 of 3" in done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(data: Path) -> list[tensors.Table]:
+    return [worlds.prepared(data / f"tune-{n}", P, P.worlds.rows) for n in (7001, 7002, 7003)]
+
+
+def test_a_world_that_is_whole_is_not_measured_again(data: Path) -> None:
+    before = (data / "tune-7001" / "manifest.json").stat().st_mtime_ns
+    (data / "tune-7002" / worlds.DONE).unlink()  # as if it had been killed before its end
+    done = CliRunner().invoke(surefoot, ["campaign", "worlds", "--worlds", "tune:7001..7003", "--out", str(data)])
+    assert done.exit_code == 0, done.output
+    assert "tune-7002: measured" in done.output
+    assert "tune-7001" not in done.output
+    assert (data / "tune-7001" / "manifest.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("text", ["", "train", "train:0", "train:5..2", "memory-tune:1", "train:1..4294967296", "test:1,2"])
+def test_worlds_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="RANGE:FIRST"):
+        Worlds.parse(text)
+
+
+def test_relative_inputs_mean_the_same_everywhere() -> None:
+    """Twice the server, twice of all that is held, used and asked: shares and rates per request stay as they are."""
+    drawn = np.random.default_rng(3)
+    names = {q for i in relative.table().values() for q in i.quantities}
+    small = {name: np.array([drawn.uniform(1.0, 9.0)]) for name in sorted(names)}
+    same = {"qos_target_ms", "p99_ms", "ipc", "core_freq_mhz", "platform_mb_per_way"}
+    large = {name: value * (1.0 if name in same else 2.0) for name, value in small.items()}
+    carried = {
+        n for n, i in relative.table().items() if np.isclose(i.of(small.__getitem__), i.of(large.__getitem__), atol=1e-12)[0]
+    }
+    sizes = {
+        "busy_cores_log",
+        "alloc_cores_log",
+        "alloc_cache_log",
+        "achieved_rps_log",
+        "expected_cores_log",
+        "expected_cache_log",
+    }
+    clipped = {n for n, i in relative.table().items() if i.of(small.__getitem__)[0] in (i.min, i.max)}
+    assert carried | sizes == set(relative.table())
+    assert not (sizes - clipped) & carried
+
+
+def test_relative_inputs_need_what_they_are_made_of() -> None:
+    def lacks(feature_set: str, ways: int) -> set[str]:
+        return set(model_b.SPEC.relative) - set(features.candidates(model_b.SPEC.relative, feature_set, ways))
+
+    assert {"ipc_log", "request_misses_log", "all_mbps_per_core_log"} < lacks("no-pmu", 11)
+    assert {"alloc_cache_share", "way_mb_log", "expected_cache_log"} < lacks("full", 0)
+    assert not {"headroom_log", "busy_share", "expected_cores_ratio_log"} & (lacks("no-pmu", 11) | lacks("full", 0))
+    with pytest.raises(ValueError, match="has no inputs 'relative'"):
+        osml_a.SPEC.inputs_of("relative")
+
+
+def test_overload_and_idleness_have_a_value(tables: list[tensors.Table]) -> None:
+    """An overloaded row is as far from its target as can be told; no row is lost for it."""
+    table = tables[0]
+    over = np.flatnonzero(np.isnan(table.p99_ms))
+    assert len(over)
+    assert set(table.values("headroom_log", over)) == {relative.table()["headroom_log"].min}
+    every = table.matrix(model_a.SPEC.relative, np.arange(table.rows))
+    assert np.isfinite(every).all()
+    idle = relative.table()["request_misses_log"].of(lambda q: np.zeros(1))
+    assert idle[0] == relative.table()["request_misses_log"].min
+
+
+def test_a_mixture_has_each_platforms_own_size(tables: list[tensors.Table]) -> None:
+    """Inputs are those of each world alone, labels are shares of its platform."""
+    whole = worlds.mixture(tables)
+    start = tables[0].rows + tables[1].rows
+    own, there = np.arange(tables[2].rows), np.arange(start, start + tables[2].rows)
+    for name in model_a.SPEC.relative:
+        np.testing.assert_array_equal(whole.values(name, there), tables[2].values(name, own))
+    cells = tables[2].cell[own]
+    moved = cells + len(tables[0].cell_cores) + len(tables[1].cell_cores)
+    for name in (n for n in model_b.SPEC.relative if n not in model_a.SPEC.relative):
+        np.testing.assert_array_equal(whole.values(name, there, moved), tables[2].values(name, own, cells))
+    names = ["oaa_cores", "oaa_ways", "oaa_cores_low", "rcliff_ways_high"]
+    platform = tables[2].platform
+    share = np.array([100 / (platform.cores if "cores" in n else platform.ways) for n in names])
+    np.testing.assert_allclose(whole.labels(names)[whole.plane[there]], tables[2].labels(names)[tables[2].plane[own]] * share)
+    assert not np.isfinite(whole.labels(["oaa_mbl_mbps"])).any()
+
+
+def test_learnt_on_some_worlds_asked_about_another(data: Path, tmp_path: Path) -> None:
+    """Every method answers for a platform that none was taught, in its cores and ways; the models are as a stage writes them."""
+    two = [data / "tune-7001", data / "tune-7002"]
+    found = worlds.run(two, [data / "tune-7003"], tmp_path, P, [1, 2])
+    assert json.loads((tmp_path / "worlds.json").read_text()) == found
+    assert set(found["methods"]) == {"network", "constant", "median", "nearest", "lightgbm"}
+    for method, measured in found["methods"].items():
+        for name in ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_error_pct_valid", "a_cores_mae_over"):
+            assert np.isfinite(measured[name]["mean"]), (method, name)
+    network = found["methods"]["network"]["a_cores_mae"]
+    assert network["least"] <= network["mean"] <= network["most"]
+    assert network["least"] < network["most"]
+    a = fitted.load(tmp_path / "a")
+    assert [b.name for b in a.inputs] == list(model_a.SPEC.relative)
+    assert not any(o.name == "oaa_mbl_mbps" for o in a.outputs)
+    again = worlds.run(two, [data / "tune-7003"], tmp_path, P, [1])
+    assert again["methods"]["lightgbm"] == found["methods"]["lightgbm"]
+
+
+def test_answers_stay_on_the_machine(tables: list[tensors.Table]) -> None:
+    names, platform = ["oaa_cores", "oaa_ways"], tables[0].platform
+    said = worlds.within(np.array([[-3.0, 99.0], [1e9, 0.0]]), names, platform)
+    assert said.tolist() == [[platform.core_step, float(platform.ways)], [platform.cores, 1.0]]
+
+
+def test_folders_that_are_no_worlds_are_refused(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(BadInput, match="campaign worlds"):
+        worlds.prepared(tmp_path, P, 100)
+    with pytest.raises(BadInput, match="two or more"):
+        worlds.run([data / "tune-7001"], [data / "tune-7002"], tmp_path, P, [1])
+
+
+def test_one_data_set_can_have_relative_inputs(tables: list[tensors.Table], tmp_path: Path) -> None:
+    """The variant goes with the stage `train` as well: the bounds are the fixed ones."""
+    p = params.Regression.model_validate({"inputs": "relative", **{k: v for k, v in SHORT.items() if k != "inputs"}})
+    a = fit_oaa.fit_model(model_a.SPEC, tables[0], p, 1, tmp_path)
+    assert [(b.name, b.min, b.max) for b in a.inputs] == [
+        (n, relative.table()[n].min, relative.table()[n].max) for n in model_a.SPEC.relative
+    ]
