@@ -112,7 +112,9 @@ mod tests {
             for input in all() {
                 match (case.inputs[&input.name], input.of(quantity)) {
                     (None, found) => assert_eq!(found, None, "{}", input.name),
-                    (Some(want), found) => assert!(found.is_some_and(|f| (f - want).abs() < 1e-9), "{}: {found:?}, want {want}", input.name),
+                    (Some(want), found) => {
+                        assert!(found.is_some_and(|f| (f - want).abs() < 1e-9), "{}: {found:?}, want {want}", input.name)
+                    }
                 }
             }
         }

@@ -292,7 +292,12 @@ mod tests {
     }
 
     fn state(busy: Option<f64>, qos: Option<f64>) -> State {
-        State { features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() }, qos, qos_target_ms: None, achieved_rps: None }
+        State {
+            features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() },
+            qos,
+            qos_target_ms: None,
+            achieved_rps: None,
+        }
     }
 
     /// Inputs and outputs go by name: expected cache is ways times MB per way, outputs land in their fields.
@@ -327,6 +332,41 @@ mod tests {
             assert_eq!(m.qos("x", &state, cores, 2.0), fresh().qos("x", &state, cores, 2.0), "{state:?} {cores}");
         }
         assert!(m.qos("x", &a, 3.0, 2.0) != m.qos("x", &b, 3.0, 2.0) && m.qos("x", &blind, 3.0, 2.0).is_err());
+    }
+
+    /// Inputs that carry over are computed of features, target, throughput, platform and the allocation in question; asked again, the
+    /// same as asked afresh. Without a latency there is no answer.
+    #[test]
+    fn inputs_that_carry_over_are_computed() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let names = ["headroom_log", "expected_busy_share", "expected_cores_share", "expected_cache_share", "request_cpu_over_target_log"];
+        let fresh = |place: usize| {
+            let m = bundle_like(&p, 8);
+            let inputs: Vec<InputSpec> = names
+                .iter()
+                .map(|n| surefoot_learn::relative::find(n).unwrap())
+                .map(|r| InputSpec { name: r.name.clone(), min: r.min, max: r.max })
+                .collect();
+            // Passes one input on, in the units of its range.
+            let weights: Vec<f32> = (0..names.len()).map(|k| f32::from(u8::from(k == place))).collect();
+            let net = Mlp::from_layers(&[names.len(), 1], Output::Linear, &[(&weights, &[0.0])]).unwrap();
+            let (low, high) = (inputs[place].min, inputs[place].max);
+            let outputs = vec![OutputSpec { name: "qos".into(), offset: low, scale: high - low }];
+            BundleModels::from_parts(m.a, Model::new(inputs, outputs, net).unwrap(), m.c, None, &p).unwrap()
+        };
+        let mut s = state(Some(4.0), Some(2.0));
+        (s.qos_target_ms, s.achieved_rps) = (Some(10.0), Some(500.0));
+        // p99 5 ms of 10; 4 busy cores on 5 and then on 8 of 10; 3 and then 6 of 11 ways; 8 ms of CPU a request.
+        let wants = [[2.0f64.ln(), 4.0 / 5.0, 0.5, 3.0 / 11.0, 0.8f64.ln()], [2.0f64.ln(), 4.0 / 8.0, 0.8, 6.0 / 11.0, 0.8f64.ln()]];
+        for place in 0..names.len() {
+            let m = fresh(place);
+            for (want, (cores, ways)) in wants.iter().zip([(5.0, 3.0), (8.0, 6.0)]) {
+                let got = m.qos("a", &s, cores, ways).unwrap();
+                assert!((got - want[place]).abs() < 1e-5, "{}: {got}, want {}", names[place], want[place]);
+            }
+        }
+        s.qos = None;
+        assert!(fresh(0).qos("a", &s, 5.0, 3.0).unwrap_err().contains("input `headroom_log` is missing"));
     }
 
     /// A feature that the host did not measure gives no answer, and the reason names it.
