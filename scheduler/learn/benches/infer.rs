@@ -4,7 +4,10 @@ use criterion::{criterion_group, criterion_main, Criterion};
 use std::hint::black_box;
 use std::path::Path;
 use surefoot_learn::rng::Rng;
-use surefoot_learn::{dqn, one_hot, Bundle, DqnAgent, DqnHyper, Expect, Guard, Learner, Mlp, Output, Scratch, TrustedKeys};
+use surefoot_learn::{
+    dqn, one_hot, relative, Bundle, DqnAgent, DqnHyper, Expect, Guard, InputSpec, Learner, Mlp, Model, Output, OutputSpec, Scratch,
+    TrustedKeys,
+};
 
 /// 1000 transitions of seeded states and rewards.
 fn fill<N: surefoot_learn::learner::Nets>(learner: &mut Learner<N>, action: impl Fn(usize) -> Vec<f32>) {
@@ -14,6 +17,13 @@ fn fill<N: surefoot_learn::learner::Nets>(learner: &mut Learner<N>, action: impl
         let (s, s2) = (state(), state());
         learner.remember(&s, &action(i), 2.0 * s2[0], &s2);
     }
+}
+
+/// A Model-B of all inputs that carry over.
+fn with_relative_inputs() -> Model {
+    let inputs: Vec<InputSpec> = relative::all().iter().map(|r| InputSpec { name: r.name.clone(), min: r.min, max: r.max }).collect();
+    let net = Mlp::random(&[inputs.len(), 32, 64, 32, 1], Output::Linear, 0.1, &mut Rng::new(2));
+    Model::new(inputs, vec![OutputSpec { name: "qos".into(), offset: 1.0, scale: 1.0 }], net).expect("fits")
 }
 
 fn bench(c: &mut Criterion) {
@@ -26,6 +36,18 @@ fn bench(c: &mut Criterion) {
     c.bench_function("model-a predict", |t| t.iter(|| b.a.predict(black_box(&raw), &mut scratch).map(|y| y[0])));
     let raw: Vec<Option<f64>> = b.b.inputs.iter().map(|i| Some(0.3 * i.min + 0.7 * i.max)).collect();
     c.bench_function("model-b predict", |t| t.iter(|| b.b.predict(black_box(&raw), &mut scratch).map(|y| y[0])));
+    let carried = with_relative_inputs();
+    let value = |name: &str| Some(1.0 + name.len() as f64);
+    c.bench_function("model-b of relative inputs, first question", |t| {
+        t.iter(|| carried.predict_by(black_box(value), &mut scratch).map(|y| y[0]))
+    });
+    let again = carried.expecting(&[]);
+    c.bench_function("model-b of relative inputs, another allocation", |t| {
+        t.iter(|| {
+            let others = again.iter().map(|i| (*i, carried.raw(*i, black_box(value)).unwrap_or(0.0)));
+            carried.predict_again(others, &mut scratch).map(|y| y[0])
+        })
+    });
     let s: Vec<f32> = (0..b.c.inputs.len()).map(|i| 0.1 * i as f32).collect();
     c.bench_function("model-c act", |t| t.iter(|| b.c.act(black_box(&s))));
     fill(&mut b.c, |i| one_hot(i % 7).to_vec());
