@@ -232,8 +232,13 @@ fn settings_of(args: &cli::Eval) -> Result<Settings> {
     set_each(&args.set, |text| {
         let name = settings.assign_text(text)?;
         let of = name.split('.').next().unwrap_or_default();
-        // `cosmos-per-service` runs by what is set of `cosmos`, too.
-        let reads = |one: &str| one == of || of == "cosmos" && one == "cosmos-per-service";
+        // These run by what is set of others, too.
+        let also = |one: &str| match one {
+            "cosmos-per-service" => ["cosmos", ""],
+            "surefoot-memory" => ["cosmos", "surefoot"],
+            _ => ["", ""],
+        };
+        let reads = |one: &str| one == of || also(one).contains(&of);
         if !args.policies.iter().any(|p| p.split('+').any(reads)) {
             return Err(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there"));
         }
