@@ -287,9 +287,9 @@ impl Surefoot {
 
     /// The policy `surefoot-memory`: memory and pools are planned together with cells. A host whose memory is unknown has cells alone.
     pub fn with_memory(platform: &Platform, models: Box<dyn Models>, settings: Settings, shared: crate::cosmos::Settings) -> Self {
-        let capacity = platform.memory.map(|m| m.capacity_bytes as f64);
-        let surefoot = Surefoot::new(platform, models, settings);
-        Surefoot { owns_memory: true, pages: capacity.map(|c| Pages::new(c, shared)), ..surefoot }
+        let pages = platform.memory.map(|m| Pages::new(m.capacity_bytes as f64, shared));
+        let settings = if pages.is_some() { settings.with_memory() } else { settings };
+        Surefoot { owns_memory: true, pages, ..Surefoot::new(platform, models, settings) }
     }
 
     /// What LC services may hold together.
@@ -603,6 +603,15 @@ fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<
 }
 
 impl Settings {
+    /// Those of `surefoot-memory`.
+    fn with_memory(mut self) -> Self {
+        let p = self.pages;
+        (self.busy.most_beside_be, self.busy.firm_beside_be) = (p.busy, p.busy);
+        (self.prices.r#move, self.prices.least_gain) = (p.moves * self.prices.r#move, p.moves * self.prices.least_gain);
+        self.patience.refines = p.refines;
+        self
+    }
+
     /// Before what failed is tried again: what was seen on a cell is just forgotten.
     fn again_ms(&self) -> u64 {
         self.memory.grudge_ms + 1000

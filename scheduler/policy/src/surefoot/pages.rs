@@ -34,8 +34,10 @@ pub(super) struct Pages {
     /// M of each LC service, bytes; empty: no limits, the kernel divides. The jobs have the rest.
     held: BTreeMap<ServiceId, f64>,
     jobs: Vec<ServiceId>,
-    /// Services that have what their limit leaves them.
-    arrived: BTreeSet<ServiceId>,
+    /// Bytes that services use, where their limits are in force.
+    used: BTreeMap<ServiceId, f64>,
+    /// Services whose requests wait for the swap device.
+    waits: BTreeSet<ServiceId>,
     next_ms: u64,
     /// This step may move memory.
     open: bool,
@@ -50,7 +52,8 @@ impl Pages {
             k: BTreeMap::new(),
             held: BTreeMap::new(),
             jobs: vec![],
-            arrived: BTreeSet::new(),
+            used: BTreeMap::new(),
+            waits: BTreeSet::new(),
             next_ms: 0,
             open: false,
         }
@@ -72,15 +75,17 @@ impl Pages {
         }
         self.next_ms = now_ms + self.set.step.period_ms;
         self.sizes.measure(seen, &self.set.ratio);
-        self.arrived.clear();
+        self.used.clear();
+        self.waits.clear();
         for s in seen.lc() {
             let w = self.sizes.footprint.get(&s.id).copied();
             if let Some(k) = read_k(self.k.get(&s.id).copied(), &s.memory, w, set.resident) {
                 self.k.insert(s.id.clone(), k);
             }
-            let (Some(m), Some(w), Some(used)) = (self.held.get(&s.id), w, s.memory.in_use_bytes) else { continue };
-            if s.allocation.mem_limit_bytes.is_some() && used as f64 <= m + self.set.judge.rest * w {
-                self.arrived.insert(s.id.clone());
+            let in_force = s.allocation.mem_limit_bytes.is_some();
+            self.used.extend(s.memory.in_use_bytes.filter(|_| in_force).map(|used| (s.id.clone(), used as f64)));
+            if s.memory.disk_swap_ins_per_s.zip(s.window).is_some_and(|(disk, l)| disk > set.disk * l.achieved_rps) {
+                self.waits.insert(s.id.clone());
             }
         }
         self.begin(seen);
@@ -108,7 +113,7 @@ impl Pages {
             all = divide(&needs, most);
         }
         self.held = ids.into_iter().zip(all).collect();
-        self.arrived.clear();
+        self.used.clear();
     }
 
     /// None while its size is unknown. `rps` stands in for pages that come back before any have: about one a request.
@@ -162,12 +167,16 @@ impl Pages {
             let of = |c: u32| policy.books.platform.cores(c);
             // As the rule of thumb has it: with the square of the cores that are left for its own work.
             let left = ((of(held.cores) - more) / of(cell.held.cores)).max(0.0);
-            let price = self.prices(policy, &n, to).iter().sum::<f64>() - now + set.prices.move_memory;
+            // What waits for the device is as good as a missed target.
+            let waits = if self.waits.contains(id) { f64::from(units) * set.prices.miss } else { 0.0 };
+            let price = self.prices(policy, &n, to).iter().sum::<f64>() - now - waits + set.prices.move_memory;
             Cell { units, memory: price, held, qos: cell.qos * left * left, ..*cell }
         };
         let here = asked.now();
+        // Before that, memory of the last plan still moves.
+        let Some(used) = self.used.get(id) else { return vec![] };
         let mut out = vec![];
-        if m + 0.5 * unit < n.w {
+        if m + 0.5 * unit < n.w && *used >= m - unit {
             // Where more is needed, beside cores and instead of them; else alone.
             out.push(at(&here, 1, 0));
             if role == Role::Needs {
@@ -175,7 +184,7 @@ impl Pages {
             }
         }
         let well = asked.qos.is_some_and(|q| q >= set.trust.comfort_qos) && !asked.life.is_new() && !asked.backlogged;
-        let gives = well && !asked.s.latency_unknown() && asked.life.strikes == 0 && self.arrived.contains(id);
+        let gives = well && !asked.s.latency_unknown() && asked.life.strikes == 0 && *used <= m + self.set.judge.rest * n.w;
         if gives && role != Role::Needs && pass != Pass::Free && m - unit >= n.least {
             let free = policy.books.free().cores;
             let enough = (0..=free.min(set.pages.cores)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
@@ -242,7 +251,7 @@ impl Surefoot {
             let (Some(w), Some(m)) = (pages.sizes.footprint.get(id).copied(), pages.held.get_mut(id)) else { continue };
             if fits {
                 *m = (*m + by).min(w);
-                pages.arrived.remove(id);
+                pages.used.remove(id);
             }
         }
         if moves.is_empty() || pages.held == before {
@@ -287,3 +296,7 @@ impl Surefoot {
         self.carry_out(now_ms, seen, &chosen, "memory at its price", plan);
     }
 }
+
+#[cfg(test)]
+#[path = "pages_tests.rs"]
+mod tests;

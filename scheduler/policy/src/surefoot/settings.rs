@@ -110,6 +110,7 @@ settings! {
         memory: f64 = 0.01, 0..=100, "price", "of all memory, of what an LC service holds (`surefoot-memory`)", MemoryTune;
         memory_beside_be: f64 = 4.0, 0..=100, "price", "of all memory, of what BE jobs lack of their footprints (`surefoot-memory`)", MemoryTune;
         pool: f64 = 0.05, 0..=100, "price", "of all memory, as a pool; pages that come back cost cores, too (`surefoot-memory`)", MemoryTune;
+        bandwidth: f64 = 0.5, 0..=100, "price", "of all of the BE jobs' memory bandwidth; a service gets cores where these cost less (`surefoot-memory`)", MemoryTune;
         move_memory: f64 = 0.001, 0..=100, "price", "of moving a unit of memory (`surefoot-memory`)", MemoryTune;
         move_early: f64 = 0.5, 0..=100, "share", "of that price, beside BE jobs and soon after a disturbance", Sets;
     }
@@ -159,6 +160,10 @@ settings! {
         page_us: f64 = 6.0, 0..=1000, "us", "of a core for a page that comes back from the pool", Cosmos;
         cores: u32 = 2, 0..=64, "cores", "that a service gets for a unit of memory, at most", MemoryTune;
         resident: f64 = 0.98, 0.01..=1, "share", "of the footprint from which pages that come back say nothing of what is outside", Plant;
+        disk: f64 = 0.01, 0..=1, "share", "of requests that wait for the swap device from which a service's memory counts as a missed target", Plant;
+        busy: f64 = 0.8, 0.01..=1, "busy share", "in place of `busy.most_beside_be` and `busy.firm_beside_be`", MemoryTune;
+        moves: f64 = 0.15, 0..=100, "share", "of `prices.move` and `prices.least_gain`", MemoryTune;
+        refines: u32 = 20, 0..=1000, "plans", "in place of `patience.refines`", MemoryTune;
     }
 
     /// What newcomers are given once models answer, and what they may cost others.

@@ -18,7 +18,7 @@
 pub(crate) mod memory;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use settings::Settings;
 
