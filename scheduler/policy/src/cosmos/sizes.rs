@@ -2,8 +2,8 @@
 //! `cosmos-per-service`.
 
 use super::groups::{limit, pool};
-use super::GB;
 use super::settings::{Ratio, Readapt, Settings};
+use super::GB;
 use std::collections::BTreeMap;
 use surefoot_server::{Because, Limit, Observation, ServiceId};
 

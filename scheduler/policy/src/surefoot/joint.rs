@@ -114,15 +114,11 @@ mod tests {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (x >> 33) % n
         };
-        let one = |next: &mut dyn FnMut(u64) -> u64| Choice {
-            memory: next(3) as u32,
-            ..choice(next(5) as u32, next(3) as u32, next(50) as f64)
-        };
+        let one =
+            |next: &mut dyn FnMut(u64) -> u64| Choice { memory: next(3) as u32, ..choice(next(5) as u32, next(3) as u32, next(50) as f64) };
         for _ in 0..600 {
             let (total, memory) = (Amount::new(next(8) as u32 + 1, next(5) as u32), next(5) as u32);
-            let all: Vec<Vec<Choice>> = (0..next(4) + 1)
-                .map(|_| (0..next(4) + 1).map(|_| one(&mut next)).collect())
-                .collect();
+            let all: Vec<Vec<Choice>> = (0..next(4) + 1).map(|_| (0..next(4) + 1).map(|_| one(&mut next)).collect()).collect();
             let price = |picks: &[usize]| picks.iter().zip(&all).map(|(i, c)| c[*i].price).sum::<f64>();
             let held = |picks: &[usize]| picks.iter().zip(&all).fold(Amount::default(), |sum, (i, c)| sum.plus(c[*i].held));
             let units = |picks: &[usize]| picks.iter().zip(&all).map(|(i, c)| c[*i].memory).sum::<u32>();

@@ -48,6 +48,9 @@
 //! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`futile`], [`bandwidth`]. The cells to choose from
 //! are in [`cells`].
 //!
+//! `surefoot-memory` is the same with memory and pools in the joint plan ([`pages`]). One list has the price of a core, a way, bandwidth, memory and
+//! pool ([`settings::Prices`]).
+//!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
 //! thumb, and the action says so: a service that needs more gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
 //! square of what is left of cores and of ways. Unknown latency neither grows nor shrinks.
@@ -285,7 +288,7 @@ impl Surefoot {
         }
     }
 
-    /// The policy `surefoot-memory`: memory and pools are planned together with cells. A host whose memory is unknown has cells alone.
+    /// The policy `surefoot-memory`: memory and pools are planned together with cells. A host whose memory is unknown has cells alone, as under `surefoot`.
     pub fn with_memory(platform: &Platform, models: Box<dyn Models>, settings: Settings, shared: crate::cosmos::Settings) -> Self {
         let pages = platform.memory.map(|m| Pages::new(m.capacity_bytes as f64, shared));
         let settings = if pages.is_some() { settings.with_memory() } else { settings };
@@ -608,7 +611,7 @@ impl Settings {
         let p = self.pages;
         (self.busy.most_beside_be, self.busy.firm_beside_be) = (p.busy, p.busy);
         (self.prices.r#move, self.prices.least_gain) = (p.moves * self.prices.r#move, p.moves * self.prices.least_gain);
-        self.patience.refines = p.refines;
+        (self.patience.refines, self.memory.grudge_ms) = (p.plans, p.forget_ms);
         self
     }
 

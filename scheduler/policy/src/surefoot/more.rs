@@ -78,7 +78,8 @@ impl Surefoot {
         let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
         // Nothing is moved about that helps none of them.
         let helps = |all: &Vec<(ServiceId, Cell)>| {
-            let gains = |(id, c): &(ServiceId, Cell)| missing.contains(id) && (is_new(id) || c.units > 0 || !c.held.fits_in(self.books.usable(id)));
+            let gains =
+                |(id, c): &(ServiceId, Cell)| missing.contains(id) && (is_new(id) || c.units > 0 || !c.held.fits_in(self.books.usable(id)));
             all.iter().any(gains)
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));

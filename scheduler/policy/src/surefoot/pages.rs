@@ -187,7 +187,7 @@ impl Pages {
         let gives = well && !asked.s.latency_unknown() && asked.life.strikes == 0 && *used <= m + self.set.judge.rest * n.w;
         if gives && role != Role::Needs && pass != Pass::Free && m - unit >= n.least {
             let free = policy.books.free().cores;
-            let enough = (0..=free.min(set.pages.cores)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
+            let enough = (0..=free.min(set.pages.trade)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
             out.extend(enough);
         }
         out

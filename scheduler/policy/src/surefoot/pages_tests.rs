@@ -174,7 +174,16 @@ fn steps_of_memory_say_their_prices() {
     assert!(steps.len() > 2);
     for a in steps {
         let said = |what: &str| a.because.said.iter().any(|s| s.what.starts_with(what) && s.value.is_finite());
-        let all = ["w, ", "gamma", "M, ", "the pool", "price of its memory", "price of its pool", "price of cores", "price of what the jobs lack"];
+        let all = [
+            "w, ",
+            "gamma",
+            "M, ",
+            "the pool",
+            "price of its memory",
+            "price of its pool",
+            "price of cores",
+            "price of what the jobs lack",
+        ];
         assert!(all.iter().all(|what| said(what)), "{a:?}");
     }
 }

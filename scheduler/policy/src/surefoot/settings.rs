@@ -158,12 +158,13 @@ settings! {
     pages: Pages {
         units: u32 = 64, 4..=1024, "units", "of which all memory consists; a service moves by one in a second, at most", MemoryTune;
         page_us: f64 = 6.0, 0..=1000, "us", "of a core for a page that comes back from the pool", Cosmos;
-        cores: u32 = 2, 0..=64, "cores", "that a service gets for a unit of memory, at most", MemoryTune;
+        trade: u32 = 2, 0..=64, "cores", "that a service gets for a unit of memory, at most", MemoryTune;
         resident: f64 = 0.98, 0.01..=1, "share", "of the footprint from which pages that come back say nothing of what is outside", Plant;
         disk: f64 = 0.01, 0..=1, "share", "of requests that wait for the swap device from which a service's memory counts as a missed target", Plant;
         busy: f64 = 0.8, 0.01..=1, "busy share", "in place of `busy.most_beside_be` and `busy.firm_beside_be`", MemoryTune;
         moves: f64 = 0.15, 0..=100, "share", "of `prices.move` and `prices.least_gain`", MemoryTune;
-        refines: u32 = 20, 0..=1000, "plans", "in place of `patience.refines`", MemoryTune;
+        plans: u32 = 20, 0..=1000, "plans", "in place of `patience.refines`", MemoryTune;
+        forget_ms: u64 = 20_000, 0..=3_600_000, "ms", "in place of `memory.grudge_ms`", MemoryTune;
     }
 
     /// What newcomers are given once models answer, and what they may cost others.

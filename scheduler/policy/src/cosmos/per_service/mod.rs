@@ -32,8 +32,7 @@ use memory::{all_come_back, among_jobs, divide, read_k, Needs};
 use std::collections::BTreeMap;
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{
-    Action, ActionKind, Because, Change, Cpu, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId,
-    ServiceView,
+    Action, ActionKind, Because, Change, Cpu, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
 };
 
 /// One LC service.
