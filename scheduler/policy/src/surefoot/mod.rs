@@ -443,7 +443,7 @@ impl Surefoot {
             .map(|(id, c)| (id.clone(), *c, self.books.usable(id)))
             .filter(|(id, c, held)| c.held != *held || self.books.slot(id).is_none())
             .collect();
-        let memory = self.move_memory(seen, chosen, why, plan);
+        let memory = self.move_memory(now_ms, seen, chosen, why, plan);
         if moves.is_empty() {
             return memory;
         }

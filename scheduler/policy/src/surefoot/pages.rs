@@ -10,7 +10,8 @@
 //!   them, so the service is offered as many cores more as its QoS then needs. A unit more counts as cores for a service that misses its target.
 //! * **Jobs** are one more holder of the plan, which has what no LC service holds. Below their footprint they wait for the device, so
 //!   what they lack has the highest price; above it more is worth nothing.
-//! * **Transitions.** Memory begins where the kernel has left it: no limit takes a page at first. From there it moves by units.
+//! * **Transitions.** Memory begins where the kernel has left it: no limit takes a page at first. From there it moves by units. A service that
+//!   missed its target after a loss gives nothing for a while, which doubles each time.
 
 use super::*;
 use crate::cosmos::groups::{limit, pool};
@@ -36,6 +37,10 @@ pub(super) struct Pages {
     jobs: Vec<ServiceId>,
     /// Bytes that services use, where their limits are in force.
     used: BTreeMap<ServiceId, f64>,
+    /// When a service last gave a unit, until it misses its target.
+    gave: BTreeMap<ServiceId, u64>,
+    /// Until when a service that missed its target after a loss gives nothing, and how often that was.
+    spared: BTreeMap<ServiceId, (u64, u32)>,
     /// Services whose requests wait for the swap device.
     waits: BTreeSet<ServiceId>,
     next_ms: u64,
@@ -53,6 +58,8 @@ impl Pages {
             held: BTreeMap::new(),
             jobs: vec![],
             used: BTreeMap::new(),
+            gave: BTreeMap::new(),
+            spared: BTreeMap::new(),
             waits: BTreeSet::new(),
             next_ms: 0,
             open: false,
@@ -68,6 +75,8 @@ impl Pages {
         if others {
             self.sizes.keep(seen);
             self.k.retain(|id, _| seen.get(id).is_some());
+            self.gave.clear();
+            self.spared.clear();
             self.held.retain(|id, _| seen.get(id).is_some_and(ServiceView::is_lc));
         }
         if now_ms < self.next_ms {
@@ -78,6 +87,11 @@ impl Pages {
         self.used.clear();
         self.waits.clear();
         for s in seen.lc() {
+            let late = s.qos_met() == Some(false);
+            if late && self.gave.remove(&s.id).is_some_and(|t| now_ms < t + set.forget_ms) {
+                let times = self.spared.get(&s.id).map_or(0, |(_, times)| *times);
+                self.spared.insert(s.id.clone(), (now_ms + (set.forget_ms << times), (times + 1).min(GRUDGE_DOUBLINGS)));
+            }
             let w = self.sizes.footprint.get(&s.id).copied();
             if let Some(k) = read_k(self.k.get(&s.id).copied(), &s.memory, w, set.resident) {
                 self.k.insert(s.id.clone(), k);
@@ -121,6 +135,10 @@ impl Pages {
         let (w, gamma) = (*self.sizes.footprint.get(id)?, *self.sizes.ratio.get(id)?);
         let least = self.sizes.compressed(id)? * self.set.least.compressed;
         Some(Needs { w, gamma, least, k: self.k.get(id).copied().or(rps) })
+    }
+
+    fn is_spared(&self, id: &ServiceId, now_ms: u64) -> bool {
+        self.spared.get(id).is_some_and(|(until_ms, _)| now_ms < *until_ms)
     }
 
     fn unit(&self, set: &settings::Pages) -> f64 {
@@ -184,7 +202,11 @@ impl Pages {
             }
         }
         let well = asked.qos.is_some_and(|q| q >= set.trust.comfort_qos) && !asked.life.is_new() && !asked.backlogged;
-        let gives = well && !asked.s.latency_unknown() && asked.life.strikes == 0 && *used <= m + self.set.judge.rest * n.w;
+        let gives = well
+            && !asked.s.latency_unknown()
+            && asked.life.strikes == 0
+            && !self.is_spared(id, asked.now_ms)
+            && *used <= m + self.set.judge.rest * n.w;
         if gives && role != Role::Needs && pass != Pass::Free && m - unit >= n.least {
             let free = policy.books.free().cores;
             let enough = (0..=free.min(set.pages.trade)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
@@ -236,7 +258,14 @@ impl Pages {
 
 impl Surefoot {
     /// The units of memory that a joint choice moves. True if there were any.
-    pub(super) fn move_memory(&mut self, seen: &Observation, chosen: &[(ServiceId, Cell)], why: &str, plan: &mut Plan) -> bool {
+    pub(super) fn move_memory(
+        &mut self,
+        now_ms: u64,
+        seen: &Observation,
+        chosen: &[(ServiceId, Cell)],
+        why: &str,
+        plan: &mut Plan,
+    ) -> bool {
         let set = self.set.pages;
         let Some(pages) = self.pages.as_mut() else { return false };
         let unit = pages.unit(&set);
@@ -252,6 +281,9 @@ impl Surefoot {
             if fits {
                 *m = (*m + by).min(w);
                 pages.used.remove(id);
+                if c.units < 0 {
+                    pages.gave.insert(id.clone(), now_ms);
+                }
             }
         }
         if moves.is_empty() || pages.held == before {

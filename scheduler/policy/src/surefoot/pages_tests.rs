@@ -151,6 +151,24 @@ fn the_silent_and_the_late_give_nothing() {
     }
 }
 
+/// A service that missed its target after a loss gives nothing for a while, and then again.
+#[test]
+fn what_hurt_is_not_taken_again_soon() {
+    let mut w = tight();
+    let mut policy = policy(&w);
+    w.run(&mut policy, 3);
+    let before = w.memory("a").0;
+    // It has given since the beginning.
+    assert!(before < 16.5, "{before}");
+    w.lc[0].needs = 40.0;
+    w.run(&mut policy, 3);
+    (w.lc[0].needs, w.be[0].1) = (3.0, 25.0);
+    let plans = w.run(&mut policy, 15);
+    assert!(limits(&plans, "a").iter().all(|m| *m >= before - 0.1), "{before} {:?}", limits(&plans, "a"));
+    w.run(&mut policy, 90);
+    assert!(w.memory("a").0 < before - 0.5, "{before} {:?}", w.memory("a"));
+}
+
 /// A job that comes later has no limit until its footprint was measured, and then room for all of it.
 #[test]
 fn a_job_that_comes_later_has_room() {
