@@ -21,6 +21,7 @@
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
+//! | `surefoot-memory` | the same with memory and pools in the joint plan, by one price list | our own |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
 #![forbid(unsafe_code)]
@@ -97,6 +98,7 @@ pub const NAMES: &[&str] = &[
     "osml",
     "osml-plus",
     "surefoot",
+    "surefoot-memory",
 ];
 
 /// Between names of policies that decide side by side.
@@ -131,7 +133,7 @@ pub fn takes(name: &str) -> Option<Family> {
     // Of policies side by side one at most owns cores, and only such take models.
     name.split(BESIDE).find_map(|one| match one {
         "osml" => Some(Family::Osml),
-        "osml-plus" | "surefoot" => Some(Family::OsmlPlus),
+        "osml-plus" | "surefoot" | "surefoot-memory" => Some(Family::OsmlPlus),
         _ => None,
     })
 }
@@ -139,7 +141,7 @@ pub fn takes(name: &str) -> Option<Family> {
 /// Whose Model-C learns on line under a policy; None: nothing learns.
 pub fn learns(name: &str) -> Option<Family> {
     // `surefoot` does not ask its Model-C.
-    takes(name).filter(|_| name.split(BESIDE).all(|one| one != "surefoot"))
+    takes(name).filter(|_| name.split(BESIDE).all(|one| !one.starts_with("surefoot")))
 }
 
 /// What can be set of the policies that [`by_name_with`] makes; those that are not here run by their defaults.
@@ -286,6 +288,9 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "osml" => Box::new(Osml::new(platform, std::mem::take(models).osml_for(name)?, settings.osml.clone(), seed)),
         "osml-plus" => Box::new(OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed)),
         "surefoot" => Box::new(Surefoot::new(platform, std::mem::take(models).plus_for(name)?, settings.surefoot)),
+        "surefoot-memory" => {
+            Box::new(Surefoot::with_memory(platform, std::mem::take(models).plus_for(name)?, settings.surefoot, settings.cosmos))
+        }
         "cosmos" => Box::new(Cosmos::new(platform, settings.cosmos)),
         "cosmos-ca" => Box::new(cosmos::slack::Slack::cores(platform)),
         "cosmos-cma" => Box::new(cosmos::slack::Slack::cores_and_memory(platform)),

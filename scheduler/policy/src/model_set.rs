@@ -1,8 +1,8 @@
 //! The models that a bundle has, by the policy that asks.
 
-use crate::models::{BundleModels, Models};
-use crate::osml_models::{BundleOsml, OsmlModels};
-use surefoot_learn::Bundle;
+use crate::models::{Area, BundleModels, Experience, Models, State};
+use crate::osml_models::{BPoints, BundleOsml, OsmlModels};
+use surefoot_learn::{Bundle, ACTIONS};
 use surefoot_server::Platform;
 
 /// All the models that there are for policies to take theirs from. Empty: there is no bundle.
@@ -22,6 +22,11 @@ impl ModelSet {
     pub fn of(bundle: &Bundle, platform: &Platform) -> Result<Self, String> {
         let osml = BundleOsml::new(bundle, platform)?.map(|m| Box::new(m) as Box<dyn OsmlModels>);
         Ok(ModelSet { plus: Some(Box::new(BundleModels::new(bundle, platform)?)), osml })
+    }
+
+    /// Models that answer nothing: policies go by their rules of thumb, and say so.
+    pub fn mute() -> Self {
+        ModelSet { plus: Some(Box::new(Mute)), osml: Some(Box::new(Mute)) }
     }
 
     /// OSML+'s models for the policy of this name.
@@ -50,4 +55,63 @@ impl ModelSet {
 
 fn no_bundle(policy: &str) -> String {
     format!("policy \"{policy}\" needs a bundle. Give --bundle B; `surefoot bundle build` (or `dvc repro`) makes one")
+}
+
+/// No answer, whatever is asked.
+struct Mute;
+
+fn no_model<T>() -> Result<T, String> {
+    Err("there is no model".into())
+}
+
+impl Models for Mute {
+    fn area(&self, _: &str, _: &State) -> Result<Area, String> {
+        no_model()
+    }
+
+    fn qos(&self, _: &str, _: &State, _: f64, _: f64) -> Result<f64, String> {
+        no_model()
+    }
+
+    fn act(&mut self, _: &str, _: &State) -> Result<[f32; ACTIONS], String> {
+        no_model()
+    }
+
+    fn remember(&mut self, _: &Experience) -> bool {
+        false
+    }
+
+    fn learn(&mut self) -> bool {
+        false
+    }
+}
+
+impl OsmlModels for Mute {
+    fn area(&self, _: &str, _: &State, _: bool) -> Result<Area, String> {
+        no_model()
+    }
+
+    fn b_points(&self, _: &str, _: &State, _: f64) -> Result<BPoints, String> {
+        no_model()
+    }
+
+    fn slowdown(&self, _: &str, _: &State, _: f64, _: f64) -> Result<f64, String> {
+        no_model()
+    }
+
+    fn choose(&mut self, _: &str, _: &State, _: &dyn Fn(usize) -> bool) -> Result<Option<usize>, String> {
+        no_model()
+    }
+
+    fn latency_cap(&self) -> f64 {
+        1.0
+    }
+
+    fn remember(&mut self, _: &Experience) -> bool {
+        false
+    }
+
+    fn learn(&mut self) -> bool {
+        false
+    }
 }

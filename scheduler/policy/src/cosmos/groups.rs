@@ -111,12 +111,12 @@ pub(super) fn divide(
 pub(super) type Limits = BTreeMap<ServiceId, (Limit, Limit)>;
 
 /// A limit of so many bytes, whole MiB.
-pub(super) fn limit(bytes: f64) -> Limit {
+pub(crate) fn limit(bytes: f64) -> Limit {
     Limit::Bytes(((bytes / MIB).floor().max(1.0) * MIB) as u64)
 }
 
 /// A pool of so many bytes, whole MiB, none of less.
-pub(super) fn pool(bytes: f64) -> Limit {
+pub(crate) fn pool(bytes: f64) -> Limit {
     Limit::Bytes(((bytes / MIB).floor().max(0.0) * MIB) as u64)
 }
 

@@ -21,10 +21,10 @@
 //! What the paper leaves open is decided in docs/cosmos.md, point by point.
 
 pub mod fixed;
-mod groups;
+pub(crate) mod groups;
 pub mod per_service;
 mod settings;
-mod sizes;
+pub(crate) mod sizes;
 pub mod slack;
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ use surefoot_server::{
     Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
 };
 
-const GB: f64 = (1u64 << 30) as f64;
+pub(crate) const GB: f64 = (1u64 << 30) as f64;
 /// What this policy decides.
 const OWNS: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Zswap];
 /// Standard deviations of a number of requests: a change of load within them is none.

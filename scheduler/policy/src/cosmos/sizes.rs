@@ -3,12 +3,13 @@
 
 use super::groups::{limit, pool};
 use super::settings::{Ratio, Readapt, Settings};
+use super::GB;
 use std::collections::BTreeMap;
-use surefoot_server::{Limit, Observation, ServiceId};
+use surefoot_server::{Because, Limit, Observation, ServiceId};
 
 /// Footprints and ratios, by which limits are computed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// Bytes.
     pub footprint: BTreeMap<ServiceId, f64>,
     pub ratio: BTreeMap<ServiceId, f64>,
@@ -57,6 +58,16 @@ impl Sizes {
         (limit(own), pool(largest_pool(w, own, gamma)))
     }
 
+    /// What an action on memory rests on.
+    pub fn say(&self, because: &mut Because, by: &'static str, id: &str, (limit, pool): (Limit, Limit)) {
+        let gb = |bytes: Option<f64>| bytes.map_or(f64::NAN, |b| b / GB);
+        let of_limit = |l: Limit| gb(l.bytes().map(|b| b as f64));
+        because.say(by, "w, the footprint", gb(self.footprint.get(id).copied()), "GB");
+        because.say(by, "gamma, the compression ratio", self.ratio.get(id).copied().unwrap_or(f64::NAN), "");
+        because.say(by, "M, its memory", of_limit(limit), "GB");
+        because.say(by, "the pool within it (Eq. 2)", of_limit(pool), "GB");
+    }
+
     /// Whether a footprint or a ratio is off one that was kept.
     pub fn are_off(&self, kept: &Sizes, set: &Readapt) -> bool {
         let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
@@ -73,7 +84,7 @@ pub fn largest_pool(w: f64, m: f64, gamma: f64) -> f64 {
 
 /// Resident bytes of each service and job at the last look.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Resident(pub BTreeMap<ServiceId, f64>);
+pub(crate) struct Resident(pub BTreeMap<ServiceId, f64>);
 
 impl Resident {
     /// Whether memory has come to rest since the last look: less than `share` of each footprint has moved.

@@ -25,7 +25,8 @@ impl Surefoot {
         let now_pct = self.books.be_mba_pct;
         if let Some(id) = missing.first().filter(|_| contended && now_ms >= self.be_mba.changed_ms + set.patience.settle_ms).cloned() {
             let down = |pct: u8| self.books.mba_step(pct, false);
-            if let Some(pct) = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.steps).last() {
+            let less = std::iter::successors(down(now_pct), |p| down(*p)).take(set.be.steps).last();
+            if let Some(pct) = less.filter(|pct| self.is_cheaper_than_cores(now_pct - pct, missing)) {
                 let mut because = Because::seen(be);
                 // Whether that was the cause shows before anything else is tried for services that wait for memory.
                 let waiting: Vec<ServiceId> = missing.iter().filter(|id| waits(id)).cloned().collect();
@@ -85,6 +86,15 @@ impl Surefoot {
         let mut because = Because::seen(be);
         because.bind(format!("the worst QoS is {worst:.2}; {carries}"));
         plan.actions.push(Action { service: be.id.clone(), kind, why: format!("QoS {worst:.2}: memory bandwidth {pct} %"), because });
+    }
+
+    /// By the price list of `surefoot-memory`: so much less bandwidth costs no more than the next step of cores. Without it bandwidth comes first.
+    fn is_cheaper_than_cores(&self, pct: u8, missing: &BTreeSet<ServiceId>) -> bool {
+        let (p, total) = (&self.set.prices, self.books.total().cores.max(1));
+        let free = self.books.free().cores;
+        let steps: u32 = missing.iter().map(|id| part_up(self.books.usable(id).cores, self.set.grow.step)).sum();
+        let cores = if steps > free { p.miss } else { p.cores_beside_be * f64::from(steps) / f64::from(total) };
+        self.pages.is_none() || p.bandwidth * f64::from(pct) / 100.0 <= cores
     }
 
     /// The next wait before bandwidth is raised: twice the last one.

@@ -39,11 +39,14 @@ pub(super) struct Cell {
     pub qos: f64,
     /// Price of the risk, where it does not follow from `qos`.
     pub risk: Option<f64>,
+    /// Units of memory more (or less) than the service has, and their price over what it has.
+    pub units: i32,
+    pub memory: f64,
 }
 
 impl Cell {
     pub fn new(held: Amount, qos: f64) -> Self {
-        Cell { held, qos, risk: None }
+        Cell { held, qos, risk: None, units: 0, memory: 0.0 }
     }
 }
 
@@ -133,7 +136,7 @@ impl Surefoot {
         let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
         let resources = cores * share(cell.held.cores, total.cores) + ways * share(cell.held.ways, total.ways);
         let by_qos = if cell.qos < 1.0 { p.miss + p.miss_slope * (1.0 - cell.qos) } else { risk * (p.ample_qos - cell.qos).max(0.0) };
-        resources + cell.risk.unwrap_or(by_qos)
+        resources + cell.risk.unwrap_or(by_qos) + cell.memory
     }
 
     /// The smallest cells from `floor` on that Model-B predicts to have at least `qos`: for ever fewer ways the fewest cores, beginning

@@ -48,6 +48,9 @@
 //! What a plan is for has a file each: [`arrive`], [`more`], [`less`], [`withdraw`], [`futile`], [`bandwidth`]. The cells to choose from
 //! are in [`cells`].
 //!
+//! `surefoot-memory` is the same with memory and pools in the joint plan ([`pages`]). One list has the price of a core, a way, bandwidth, memory and
+//! pool ([`settings::Prices`]).
+//!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
 //! thumb, and the action says so: a service that needs more gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
 //! square of what is left of cores and of ways. Unknown latency neither grows nor shrinks.
@@ -61,6 +64,7 @@ pub mod ledger;
 mod less;
 mod more;
 mod pacing;
+mod pages;
 pub mod settings;
 mod withdraw;
 
@@ -74,12 +78,13 @@ use futile::{Climb, Futile};
 use joint::{cheapest, Choice};
 use ledger::Ledger;
 use pacing::paced;
+use pages::Pages;
 use settings::part_up;
 pub use settings::Settings;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::{
-    Action, ActionKind, Because, Features, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
+    Action, ActionKind, Because, Features, HoldsIf, Latency, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView, Verdict,
 };
 
 /// A target of so much or more makes a service slow, ms.
@@ -95,6 +100,9 @@ const GRUDGE_DOUBLINGS: u32 = 3;
 const VAIN_TRIES: u32 = 3;
 const VAIN_GAIN: f64 = 0.25;
 const REPORT_TRIES: u32 = 4;
+
+/// What `surefoot-memory` decides.
+const OWNS: [Resource; 5] = [Resource::Cpu, Resource::Llc, Resource::MemoryBandwidth, Resource::Memory, Resource::Zswap];
 
 /// Something was taken: what was held before, and until when it is given back at the first sign of harm.
 #[derive(Clone, Copy, Debug)]
@@ -250,6 +258,9 @@ pub struct Surefoot {
     be_mba: Bandwidth,
     /// What BE jobs held when a service suffered that nothing had been taken from, and until when that counts.
     be_bad: Option<(Amount, u64)>,
+    /// Memory, where it is planned, too (`surefoot-memory`).
+    pages: Option<Pages>,
+    owns_memory: bool,
 }
 
 impl Surefoot {
@@ -272,7 +283,16 @@ impl Surefoot {
             again_ms: 0,
             be_mba: Bandwidth::default(),
             be_bad: None,
+            pages: None,
+            owns_memory: false,
         }
+    }
+
+    /// The policy `surefoot-memory`: memory and pools are planned together with cells. A host whose memory is unknown has cells alone, as under `surefoot`.
+    pub fn with_memory(platform: &Platform, models: Box<dyn Models>, settings: Settings, shared: crate::cosmos::Settings) -> Self {
+        let pages = platform.memory.map(|m| Pages::new(m.capacity_bytes as f64, shared));
+        let settings = if pages.is_some() { settings.with_memory() } else { settings };
+        Surefoot { owns_memory: true, pages, ..Surefoot::new(platform, models, settings) }
     }
 
     /// What LC services may hold together.
@@ -388,19 +408,31 @@ impl Surefoot {
         for (asked, role) in roles {
             // What the others will not go below is not to be had.
             let most = pool.minus(of_all.minus(self.least_of(asked, role, pass)));
-            cells.push(self.choices(asked, role, pool, most, pass));
+            let mut of_one = self.choices(asked, role, pool, most, pass);
+            if let Some(pages) = &self.pages {
+                of_one.extend(pages.offers(self, asked, role, pass, &of_one));
+            }
+            cells.push(of_one);
             ids.push(asked.s.id.clone());
         }
-        let priced: Vec<Vec<Choice>> = ids
+        let mut priced: Vec<Vec<Choice>> = ids
             .iter()
             .zip(&cells)
             .map(|(id, cells)| {
                 let held = self.books.usable(id);
                 let price = |c: &Cell| self.price(*c) - if c.held == held { stay } else { 0.0 };
-                cells.iter().map(|c| Choice { held: c.held, price: price(c) }).collect()
+                // From the least that is offered of memory on.
+                let least = cells.iter().map(|c| c.units).min().unwrap_or(0);
+                cells.iter().map(|c| Choice { held: c.held, memory: (c.units - least) as u32, price: price(c) }).collect()
             })
             .collect();
-        let picks = cheapest(&priced, pool)?;
+        let mut units = 0;
+        if let Some(pages) = &self.pages {
+            let (jobs, all) = pages.offers_of_jobs(self, &cells);
+            units = all;
+            priced.push(jobs);
+        }
+        let picks = cheapest(&priced, pool, units)?;
         Some(ids.into_iter().zip(picks).enumerate().map(|(k, (id, i))| (id, cells[k][i])).collect())
     }
 
@@ -411,8 +443,9 @@ impl Surefoot {
             .map(|(id, c)| (id.clone(), *c, self.books.usable(id)))
             .filter(|(id, c, held)| c.held != *held || self.books.slot(id).is_none())
             .collect();
+        let memory = self.move_memory(now_ms, seen, chosen, why, plan);
         if moves.is_empty() {
-            return false;
+            return memory;
         }
         let somebody_gains = moves.iter().any(|(_, c, held)| !c.held.fits_in(*held));
         let p = self.books.platform.clone();
@@ -573,6 +606,15 @@ fn asked_of<'a, 's>(asked: &'a [Asked<'s>], id: &ServiceId) -> Option<&'a Asked<
 }
 
 impl Settings {
+    /// Those of `surefoot-memory`.
+    fn with_memory(mut self) -> Self {
+        let p = self.pages;
+        (self.busy.most_beside_be, self.busy.firm_beside_be) = (p.busy, p.busy);
+        (self.prices.r#move, self.prices.least_gain) = (p.moves * self.prices.r#move, p.moves * self.prices.least_gain);
+        (self.patience.refines, self.memory.grudge_ms) = (p.plans, p.forget_ms);
+        self
+    }
+
     /// Before what failed is tried again: what was seen on a cell is just forgotten.
     fn again_ms(&self) -> u64 {
         self.memory.grudge_ms + 1000
@@ -586,7 +628,19 @@ impl Settings {
 
 impl Policy for Surefoot {
     fn name(&self) -> &str {
-        "surefoot"
+        if self.owns_memory {
+            "surefoot-memory"
+        } else {
+            "surefoot"
+        }
+    }
+
+    fn owns(&self) -> &[Resource] {
+        if self.owns_memory {
+            &OWNS
+        } else {
+            &Resource::CORES_AND_WAYS
+        }
     }
 
     fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
@@ -601,6 +655,9 @@ impl Policy for Surefoot {
         let news = self.books.follow(seen);
         self.lives.retain(|id, _| seen.get(id).is_some());
         self.look(now_ms, seen);
+        if let Some(pages) = &mut self.pages {
+            pages.look(now_ms, seen, &self.set.pages);
+        }
         if !news.left.is_empty() || !news.be_arrived.is_empty() {
             self.disturbed(now_ms);
             // Another company.
@@ -650,10 +707,14 @@ impl Policy for Surefoot {
         } else if !rolled_back {
             self.refine(now_ms, seen, &mut plan);
         }
+        self.rebalance(now_ms, seen, &mut plan);
 
         match self.books.plan(seen) {
             Ok(p) => plan.changes = p.changes,
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
+        }
+        if let Some(pages) = &self.pages {
+            pages.plan(seen, &mut plan);
         }
         plan
     }

@@ -78,7 +78,8 @@ impl Surefoot {
         let is_new = |id: &ServiceId| self.lives.get(id).is_some_and(Life::is_new);
         // Nothing is moved about that helps none of them.
         let helps = |all: &Vec<(ServiceId, Cell)>| {
-            let gains = |(id, c): &(ServiceId, Cell)| missing.contains(id) && (is_new(id) || !c.held.fits_in(self.books.usable(id)));
+            let gains =
+                |(id, c): &(ServiceId, Cell)| missing.contains(id) && (is_new(id) || c.units > 0 || !c.held.fits_in(self.books.usable(id)));
             all.iter().any(gains)
         };
         let well = |all: &Vec<(ServiceId, Cell)>| all.iter().all(|(id, c)| c.qos >= 1.0 || !missing.contains(id));
@@ -203,7 +204,7 @@ impl Surefoot {
         let there = if of.no_answer.is_some() { qos_by_thumb(seen, own, held) } else { of.on(held) };
         // A service that misses its target on more does not meet it here; and more is never worse.
         let there = if seen < 1.0 && held.fits_in(own) { there.min(seen) } else { there };
-        Cell::new(held, there.max(cell.qos))
+        Cell { units: cell.units, memory: cell.memory, ..Cell::new(held, there.max(cell.qos)) }
     }
 
     /// Services keep what no other takes of what they held, first those that are expected to be worst off.

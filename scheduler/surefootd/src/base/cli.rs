@@ -300,6 +300,8 @@ pub enum Harm {
     DeadFeed,
     /// No counter and no account of the kernel is there
     NoCounters,
+    /// No model answers: policies go by their rules of thumb, and need no bundle
+    NoModels,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

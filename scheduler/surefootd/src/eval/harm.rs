@@ -49,7 +49,7 @@ impl Policy for Misled {
                 }
             }
             Harm::NoCounters => told.services.iter_mut().for_each(without_counters),
-            Harm::ShuffledA | Harm::ForeignBundle => {}
+            Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels => {}
         }
         self.inner.step(now_ms, &told)
     }
@@ -57,7 +57,7 @@ impl Policy for Misled {
 
 /// Harm to models is none to a policy that has none: its rows are those of an honest run, and would be read as robustness.
 pub fn warn_of_untouched(harm: Harm, policies: &[String]) {
-    if !matches!(harm, Harm::ShuffledA | Harm::ForeignBundle) {
+    if !matches!(harm, Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels) {
         return;
     }
     let untouched: Vec<&str> = policies.iter().map(String::as_str).filter(|p| takes(p).is_none()).collect();

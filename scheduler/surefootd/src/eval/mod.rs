@@ -103,13 +103,16 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     each_once("--policies", &args.policies)?;
     let places = places(args)?;
     let at = &places[0].at;
+    if args.harm == Some(cli::Harm::NoModels) && args.bundle.is_some() {
+        return Err(Error::BadInput("--harm no-models: no model is asked. Leave --bundle out".into()));
+    }
     let own = Expect::virtual_platform(&at.platform);
     let foreign = args.harm == Some(cli::Harm::ForeignBundle);
     let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
     let settings = settings_of(args)?;
     for p in &args.policies {
-        places.iter().try_for_each(|place| policy(p, &place.at.platform, bundle.as_ref(), &settings, 1).map(drop))?;
+        places.iter().try_for_each(|place| made(p, &place.at, bundle.as_ref(), &settings, 1, args.harm).map(drop))?;
     }
     if let (Some(b), Some(path), false) = (&bundle, &args.bundle, foreign) {
         of_this_plant(b, path)?;
@@ -229,8 +232,13 @@ fn settings_of(args: &cli::Eval) -> Result<Settings> {
     set_each(&args.set, |text| {
         let name = settings.assign_text(text)?;
         let of = name.split('.').next().unwrap_or_default();
-        // `cosmos-per-service` runs by what is set of `cosmos`, too.
-        let reads = |one: &str| one == of || of == "cosmos" && one == "cosmos-per-service";
+        // These run by what is set of others, too.
+        let also = |one: &str| match one {
+            "cosmos-per-service" => ["cosmos", ""],
+            "surefoot-memory" => ["cosmos", "surefoot"],
+            _ => ["", ""],
+        };
+        let reads = |one: &str| one == of || also(one).contains(&of);
         if !args.policies.iter().any(|p| p.split('+').any(reads)) {
             return Err(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there"));
         }
@@ -264,7 +272,11 @@ fn made(
 ) -> Result<Box<dyn Policy>> {
     let Some(harm) = harm else { return policy(name, &at.platform, bundle, settings, seed) };
     let models = bundle.map(|b| ModelSet::of(b, &at.platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
-    let models = if harm == cli::Harm::ShuffledA { harm::shuffled(models, &at.platform, seed) } else { models };
+    let models = match harm {
+        cli::Harm::ShuffledA => harm::shuffled(models, &at.platform, seed),
+        cli::Harm::NoModels => ModelSet::mute(),
+        _ => models,
+    };
     let inner = by_name_with(name, &at.platform, models, settings.clone(), seed).map_err(Error::BadInput)?;
     Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
 }

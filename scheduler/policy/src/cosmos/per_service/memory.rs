@@ -4,9 +4,27 @@
 //! exponent in the COSMOS paper's services. Fewest of all services come back where r is in proportion to K gamma / (gamma - 1), K the pages that came back
 //! over -ln(r / w). The last factor is what a resident byte costs of M: under Eq. 2 M = ((gamma - 1) r + w) / gamma.
 
+use surefoot_server::MemoryView;
+
+/// Weight of the latest reading of pages that come back.
+const WEIGHT: f64 = 0.3;
+
+/// Pages that come back from wherever, 1/s; None: not known.
+fn swap_ins_per_s(m: &MemoryView) -> Option<f64> {
+    m.pool_swap_ins_per_s.map(|pool| pool + m.disk_swap_ins_per_s.unwrap_or(0.0)).or(m.refaults_per_s)
+}
+
+/// Pages that come back over -ln of the resident share, 1/s, with one more reading; a share above `most` says nothing.
+pub(crate) fn read_k(was: Option<f64>, m: &MemoryView, w: Option<f64>, most: f64) -> Option<f64> {
+    let resident = m.in_use_bytes.map(|b| b as f64 - m.pool_bytes.unwrap_or(0) as f64);
+    let x = resident.zip(w).map(|(r, w)| r / w).filter(|x| *x > 0.0 && *x < most);
+    let Some(k) = x.zip(swap_ins_per_s(m)).map(|(x, ins)| ins / -x.ln()) else { return was };
+    Some(was.map_or(k, |was| was + WEIGHT * (k - was)))
+}
+
 /// What is known of one LC service, bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Needs {
+pub(crate) struct Needs {
     pub w: f64,
     pub gamma: f64,
     /// Its limit is not below this: what all of it compresses to, and a margin.
@@ -27,19 +45,19 @@ impl Needs {
     }
 
     /// Pages that come back under a limit, 1/s; None: not known.
-    fn comes_back(&self, m: f64) -> Option<f64> {
+    pub fn comes_back(&self, m: f64) -> Option<f64> {
         Some(-self.k? * (self.resident(m) / self.w).ln())
     }
 }
 
 /// Pages that come back of all services under limits, 1/s; None while one is not known.
-pub(super) fn all_come_back(needs: &[Needs], limits: &[f64]) -> Option<f64> {
+pub(crate) fn all_come_back(needs: &[Needs], limits: &[f64]) -> Option<f64> {
     needs.iter().zip(limits).map(|(n, m)| n.comes_back(*m)).sum()
 }
 
 /// So many bytes among services: fewest pages come back, or by footprint while that is not known of all. What no service can use is
 /// split by footprint.
-pub(super) fn divide(needs: &[Needs], total: f64) -> Vec<f64> {
+pub(crate) fn divide(needs: &[Needs], total: f64) -> Vec<f64> {
     let known = needs.iter().all(|n| n.k.is_some());
     let weight = |n: &Needs| if known { n.k.unwrap_or(0.0).max(1e-9) * n.gamma / (n.gamma - 1.0) } else { n.w };
     let at = |scale: f64| needs.iter().map(|n| n.memory(scale * weight(n))).collect::<Vec<f64>>();
@@ -70,7 +88,7 @@ pub(super) fn divide(needs: &[Needs], total: f64) -> Vec<f64> {
 
 /// So many bytes among jobs of these footprints: in proportion where all fit, else as many jobs as can be held whole, the smallest first. A
 /// job without a part of its pages waits for the device all the time. Each keeps `least` of its footprint.
-pub(super) fn among_jobs(footprints: &[f64], total: f64, least: f64) -> Vec<f64> {
+pub(crate) fn among_jobs(footprints: &[f64], total: f64, least: f64) -> Vec<f64> {
     let sum: f64 = footprints.iter().sum();
     if sum <= total || footprints.len() < 2 {
         let n = footprints.len() as f64;

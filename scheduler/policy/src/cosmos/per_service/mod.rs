@@ -15,10 +15,10 @@
 //!
 //! Beside a policy of cores (`parties+cosmos-per-service`) it owns memory and pools alone.
 
-mod memory;
+pub(crate) mod memory;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use settings::Settings;
 
@@ -28,16 +28,12 @@ use super::{Settings as Shared, GB, LOAD_SIGMAS, OWNS};
 use crate::pace::Pace;
 use crate::policy::ask_for;
 use crate::Policy;
-use memory::{all_come_back, among_jobs, divide, Needs};
+use memory::{all_come_back, among_jobs, divide, read_k, Needs};
 use std::collections::BTreeMap;
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{
-    Action, ActionKind, Because, Change, Cpu, HoldsIf, Limit, MemoryView, Observation, Plan, Platform, Report, Resource, ServiceId,
-    ServiceView,
+    Action, ActionKind, Because, Change, Cpu, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
 };
-
-/// Weight of the latest reading of pages that come back.
-const WEIGHT: f64 = 0.3;
 
 /// One LC service.
 #[derive(Clone, Debug, Default)]
@@ -92,11 +88,6 @@ struct Step(ActionKind, &'static str, HoldsIf, &'static str);
 struct Division {
     lc: BTreeMap<ServiceId, f64>,
     jobs: f64,
-}
-
-/// Pages that come back from wherever, 1/s; None: not known.
-fn swap_ins_per_s(m: &MemoryView) -> Option<f64> {
-    m.pool_swap_ins_per_s.map(|pool| pool + m.disk_swap_ins_per_s.unwrap_or(0.0)).or(m.refaults_per_s)
 }
 
 /// The policy.
@@ -305,11 +296,7 @@ impl PerService {
             let Some(of) = self.of.get_mut(&s.id) else { continue };
             let (period, busy) = (std::mem::take(&mut of.period), std::mem::take(&mut of.busy));
             of.busy_cores = (busy.1 > 0.0).then(|| busy.0 / busy.1);
-            let (now, w) = (self.resident.0.get(&s.id), self.sizes.footprint.get(&s.id));
-            let x = now.zip(w).map(|(r, w)| r / w).filter(|x| *x > 0.0 && *x < self.own.share.resident);
-            if let Some(k) = x.zip(swap_ins_per_s(&s.memory)).map(|(x, ins)| ins / -x.ln()) {
-                of.k = Some(of.k.map_or(k, |was| was + WEIGHT * (k - was)));
-            }
+            of.k = read_k(of.k, &s.memory, self.sizes.footprint.get(&s.id).copied(), self.own.share.resident);
             let settled = now_ms - of.since_ms > self.set.judge.settle_ms;
             of.read += usize::from(settled);
             let Some(qos) = period.qos_of(s) else { continue };
@@ -640,14 +627,9 @@ impl PerService {
         let Step(kind, why, holds_if, bound) = step;
         let Some(s) = seen.get(id) else { return };
         let (limit, pool) = self.limits().get(id).copied().unwrap_or((Limit::None, Limit::None));
-        let gb = |bytes: Option<f64>| bytes.map_or(f64::NAN, |b| b / GB);
-        let of_limit = |l: Limit| gb(l.bytes().map(|b| b as f64));
         let mut because = Because::seen(s).expect(holds_if);
         let by = "cosmos-per-service";
-        because.say(by, "w, the footprint", gb(self.sizes.footprint.get(id).copied()), "GB");
-        because.say(by, "gamma, the compression ratio", self.sizes.ratio.get(id).copied().unwrap_or(f64::NAN), "");
-        because.say(by, "M, its memory", of_limit(limit), "GB");
-        because.say(by, "the pool within it (Eq. 2)", of_limit(pool), "GB");
+        self.sizes.say(&mut because, by, id, (limit, pool));
         let mut state = limit.bytes().map_or("memory as the kernel divides it".into(), |b| format!("{:.1} GB", b as f64 / GB));
         if let Some(of) = self.of.get(id) {
             if let Some(k) = of.k {

@@ -5,32 +5,34 @@ use crate::testing::{be, latency, lc, observation};
 use crate::{by_name, ModelSet};
 use surefoot_server::limits::check_plan;
 use surefoot_server::validate::validate;
-use surefoot_server::{FeedState, Kind, Latency, Memory};
+use surefoot_server::{FeedState, Kind, Latency, Memory, MemoryView};
 
 const G: u64 = 1 << 30;
 const TICK_MS: u64 = 100;
 const GAMMA: f64 = 2.0;
 const TARGET_MS: f64 = 10.0;
 
-struct Service {
-    id: &'static str,
-    gb: f64,
-    needs: f64,
-    k: f64,
-    rps: f64,
-    silent: bool,
+pub(crate) struct Service {
+    pub id: &'static str,
+    pub gb: f64,
+    pub needs: f64,
+    pub k: f64,
+    pub rps: f64,
+    pub silent: bool,
 }
 
-struct World {
-    platform: Platform,
-    seen: Observation,
-    lc: Vec<Service>,
-    be: Vec<(&'static str, f64)>,
+pub(crate) struct World {
+    pub platform: Platform,
+    pub seen: Observation,
+    pub lc: Vec<Service>,
+    pub be: Vec<(&'static str, f64)>,
+    /// Time of a core that a page takes to come back, us.
+    pub page_us: f64,
 }
 
 impl World {
     /// Three services of 40 GB and two jobs of 24 on 16 cores and 60 GB.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let platform = Platform { memory: Some(Memory { capacity_bytes: 60 * G }), ..Platform::regular("t", 16, 1, 11, 2.0) };
         let service = |id, gb, needs, k| Service { id, gb, needs, k, rps: 2000.0, silent: false };
         let lc_services = vec![service("a", 20.0, 3.0, 900.0), service("b", 10.0, 2.0, 100.0), service("c", 10.0, 1.0, 100.0)];
@@ -40,10 +42,10 @@ impl World {
         views.extend(be_jobs.iter().map(|(id, _)| be(id)));
         let mut seen = observation(views);
         seen.services.iter_mut().for_each(|s| s.allocation = surefoot_server::Allocation::everything(&platform));
-        World { platform, seen, lc: lc_services, be: be_jobs }
+        World { platform, seen, lc: lc_services, be: be_jobs, page_us: 0.0 }
     }
 
-    fn tick(&mut self) {
+    pub fn tick(&mut self) {
         self.seen.t_ms += TICK_MS;
         let gb = |bytes: Option<u64>| bytes.map_or(f64::INFINITY, |b| b as f64 / G as f64);
         let bytes = |gb: f64| Some((gb.max(0.0) * G as f64) as u64);
@@ -56,7 +58,9 @@ impl World {
                 s.allocation.mem_limit_bytes.map_or(0.0, |_| gb(s.allocation.zswap_max_bytes).min((of.gb - m) / (GAMMA - 1.0)).min(m));
             let resident = m - pool;
             let cores = s.allocation.cpus.len() as f64;
-            let needs = if s.allocation.shared_cpus.is_empty() { of.needs } else { self.lc.iter().map(|s| s.needs).sum() };
+            let back = of.k * -(resident / of.gb).clamp(1e-3, 1.0).ln();
+            let paging = back * self.page_us * 1e-6;
+            let needs = paging + if s.allocation.shared_cpus.is_empty() { of.needs } else { self.lc.iter().map(|s| s.needs).sum() };
             let p99_ms = TARGET_MS * needs / cores;
             let l = Latency { count: (of.rps / 10.0) as u64, achieved_rps: of.rps, ..latency(p99_ms) };
             s.memory = MemoryView {
@@ -64,10 +68,10 @@ impl World {
                 pool_bytes: bytes(pool),
                 stored_bytes: bytes(GAMMA * pool),
                 swapped_bytes: bytes(of.gb - resident),
-                pool_swap_ins_per_s: Some(of.k * -(resident / of.gb).clamp(1e-3, 1.0).ln()),
+                pool_swap_ins_per_s: Some(back),
                 ..MemoryView::default()
             };
-            s.features.cpu_usage_cores = Some(of.needs / 2.0);
+            s.features.cpu_usage_cores = Some(of.needs / 2.0 + paging);
             (s.interval, s.window) = if of.silent { (None, None) } else { (Some(l), Some(Latency { count: of.rps as u64, ..l })) };
             s.feed = if of.silent { FeedState::Unknown { since_ms: 0, heard: true } } else { FeedState::heard(Some(&l)) };
         }
@@ -79,7 +83,7 @@ impl World {
     }
 
     /// Plans of so many seconds. Every plan, and what is in force then, is one that a server takes.
-    fn run(&mut self, policy: &mut dyn Policy, seconds: u64) -> Vec<Plan> {
+    pub fn run(&mut self, policy: &mut dyn Policy, seconds: u64) -> Vec<Plan> {
         let mut plans = vec![];
         for _ in 0..seconds * 1000 / TICK_MS {
             self.tick();
@@ -103,12 +107,12 @@ impl World {
         PerService::new(&self.platform, Shared::default(), Settings::default(), true)
     }
 
-    fn cores(&self, id: &str) -> u32 {
+    pub fn cores(&self, id: &str) -> u32 {
         self.seen.get(id).unwrap().allocation.cpus.len()
     }
 
     /// Limit and pool in GB.
-    fn memory(&self, id: &str) -> (f64, f64) {
+    pub fn memory(&self, id: &str) -> (f64, f64) {
         let a = &self.seen.get(id).unwrap().allocation;
         let gb = |b: Option<u64>| b.map_or(f64::INFINITY, |b| (b as f64 / G as f64 * 10.0).round() / 10.0);
         (gb(a.mem_limit_bytes), gb(a.zswap_max_bytes))
