@@ -11,7 +11,8 @@ Formulas and bounds are in relative.json, which the node reads too (scheduler/le
 or the natural logarithm of that. Its bounds are fixed: a network that learnt from many platforms has one scale for all.
 Quantities beside the sample's features (models/features.py):
 
-    qos_target_ms, p99_ms      target, and the p99 of the last window; infinite where the server is overloaded
+    qos_target_ms, p99_ms      target, and the p99 of the last window; infinite where the server is overloaded. A queue that
+                               has just begun to grow shows little of it, so what is far from the target looks all the same
     achieved_rps               completed requests a second; the offered load is not known on a node
     expected_cores, expected_cache_mb   the allocation that Model-B is asked about
     platform_cores, platform_cache_mb, platform_mb_per_way
@@ -68,8 +69,9 @@ class Relative:
                 value = value * quantity(name)
             for name in self.under:
                 value = value / quantity(name)
-            # nothing over nothing: an idle service has no rates
-            value = np.where(np.isnan(value), 0.0, value)
+            # nothing over nothing: an idle service has no rates; what is not known stays unknown
+            known = ~np.isnan([np.broadcast_to(quantity(name), value.shape) for name in self.quantities]).any(axis=0)
+            value = np.where(np.isnan(value) & known, 0.0, value)
             if self.log:
                 value = np.log(np.maximum(value, _least()))
         return np.clip(value, self.min, self.max)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from models import features
+from models import features, relative
 from models.features import ACTIONS, Bound, Scale
 from pipelines.artefact import bundle
 from pipelines.errors import BadInput, BundleError
@@ -49,8 +49,10 @@ class Origin:
             BadInput: names the model, the input and the remedy.
         """
         wanted = (features.MODEL_A_INPUTS, features.MODEL_B_INPUTS, features.MODEL_C_INPUTS)
-        for letter, inputs in zip(LETTERS, wanted, strict=True):
+        carried = (relative.MODEL_A_RELATIVE, relative.MODEL_B_RELATIVE, ())
+        for letter, papers, relatives in zip(LETTERS, wanted, carried, strict=True):
             theirs = [b.name for b in self.starts[letter].inputs]
+            inputs = relatives if set(theirs) & set(relatives) else papers
             possible = features.candidates(inputs, feature_set, ways)
             odd = [name for name in (*theirs, *possible) if name not in theirs or name not in possible]
             if odd:

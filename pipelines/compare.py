@@ -29,7 +29,7 @@ def run(rows: Path, labels: Path, out: Path, p: params.Params) -> dict[str, floa
     rng = np.random.default_rng((p.compare.seed, 4))
     known = comparators.Material.of(table).thinned(p.compare.rows, rng)
     everything = comparators.Asked(table, test, asked, cliff_distance(table))
-    metrics = comparators.measure(known, everything, p, p.train.b, seed, tuple(comparators.METHODS))
+    metrics = comparators.measure(known, everything, p, p.train.a, p.train.b, seed, tuple(comparators.METHODS))
     write_json(out / "compare.json", metrics)
     return metrics
 

@@ -292,7 +292,7 @@ def run(
         metrics |= compared | against_best(metrics, compared)
     else:
         everything = comparators.Asked(table, test, asked, distance)
-        metrics |= comparators.measure(comparators.Material.of(table), everything, p, p.train.b, seed)
+        metrics |= comparators.measure(comparators.Material.of(table), everything, p, p.train.a, p.train.b, seed)
     metrics |= balance.against_simple(metrics, table.platform)
 
     outputs = [s.name for s in a.outputs]

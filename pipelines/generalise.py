@@ -119,7 +119,7 @@ def services(rows_folder: Path, labels: Path, out: Path, p: params.Params, name:
         (a_train, a_val), own = split_service(table, service, "a")
         (b_train, b_val), _ = split_service(table, service, "b")
         asked = asked_of(table, own, distance, s.b.qos_cap, s.seed)
-        simple = comparators.measure(Material(table, a_train, b_train), asked, p, s.b, s.seed)
+        simple = comparators.measure(Material(table, a_train, b_train), asked, p, s.a, s.b, s.seed)
         errors[service] = []
         for seed in seeds:
             found: dict[str, float] = {}
@@ -171,7 +171,7 @@ def foreign(
         found: dict[str, float] = {}
         simple: dict[str, float] = {}
         if known is not None:
-            simple = comparators.measure(Material.of(known), asked, p, p.train.b, p.generalise.seed)
+            simple = comparators.measure(Material.of(known), asked, p, p.train.a, p.train.b, p.generalise.seed)
         for suffix, (asked_a, asked_b) in versions.items():
             errors = errors_of_a(asked, asked_a) if len(asked.rows) else {}
             # what was learnt there says cores and ways of there: beside rescaled models it would be no comparison

@@ -170,6 +170,7 @@ class OsmlA(Regression):
     """OSML's Model-A or A' in stage `train`."""
 
     loss: Literal["absolute", "squared"] = "squared"
+    inputs: Literal["paper"] = "paper"
 
 
 class OsmlB(OsmlA):
@@ -385,6 +386,13 @@ class Params(_Section):
         for where, name in named:
             if name not in self.datasets:
                 raise _told("unknown", f"{where}: {name!r} is none of `datasets`. {choice(name, self.datasets)}")
+        for section in ("transfer", "generalise"):
+            for model in ("a", "b"):
+                theirs, trained = (getattr(s, model).inputs for s in (getattr(self, section), self.train))
+                if theirs != trained:
+                    raise _told(
+                        "variant", f"{section}.{model}.inputs is {theirs!r} and train.{model}.inputs {trained!r}: give both one"
+                    )
         return self
 
 

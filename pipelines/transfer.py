@@ -101,7 +101,7 @@ def simple(asked: Asked, p: params.Params, share: float, seed: int) -> dict[str,
     """Errors of a constant, of B the better one by each measure, and of the nearest neighbour: taught with the same samples."""
     table = asked.table
     known = Material(table, *(taught_rows(letter, table, share, seed)[0] for letter in MEASURES))
-    found = comparators.measure(known, asked, p, p.transfer.b, seed)
+    found = comparators.measure(known, asked, p, p.transfer.a, p.transfer.b, seed)
     errors: dict[str, dict[str, float]] = {"constant": {}, "nearest": {}}
     for measure in NAMES:
         for name, methods in (("constant", measures.CONSTANTS), ("nearest", ("nearest",))):

@@ -124,7 +124,7 @@ def test_constants_are_fitted_on_training_planes_alone() -> None:
     assert said.qos == {"constant": 1.0, "median": 1.2}
     test = table.part("test")
     asked = Questions(test, test, table.cell_qos[test])
-    found = comparators.measure(known, comparators.Asked(table, test, asked, cliff_distance(table)), P, P.train.b, 1)
+    found = comparators.measure(known, comparators.Asked(table, test, asked, cliff_distance(table)), P, P.train.a, P.train.b, 1)
     assert found["a_oaa_cores_mae_constant"] == 97.0
     assert found["a_oaa_ways_mae_constant"] == 2.0
     assert found["a_oaa_cores_mae_nearest"] == 96.0  # the last training plane says 4

@@ -151,6 +151,24 @@ def test_folders_that_are_no_worlds_are_refused(tmp_path: Path, data: Path) -> N
         worlds.prepared(tmp_path, P, 100)
     with pytest.raises(BadInput, match="two or more"):
         worlds.run([data / "tune-7001"], [data / "tune-7002"], tmp_path, P, [1])
+    with pytest.raises(BadInput, match="in --train, too"):
+        worlds.run([data / "tune-7001", data / "tune-7002"], [data / "tune-7002"], tmp_path, P, [1])
+
+
+def test_what_is_kept_of_a_world_goes_with_its_settings(data: Path) -> None:
+    """Other settings, other rows: nothing is answered from what was made before."""
+    folder = data / "tune-7003"
+    many = worlds.prepared(folder, P, 1200).rows
+    few = worlds.prepared(folder, P, 300).rows
+    assert few <= 300 < many <= 1200
+    assert worlds.prepared(folder, P, P.worlds.rows).rows > many
+
+
+def test_variants_go_together() -> None:
+    with pytest.raises(ValueError, match="give both one"):
+        params.Params.model_validate({"train": {"a": SHORT}})
+    with pytest.raises(ValueError, match=r"osml_a\.inputs|'paper'"):
+        params.Params.model_validate({"train": {"osml_a": SHORT}})
 
 
 def test_one_data_set_can_have_relative_inputs(tables: list[tensors.Table], tmp_path: Path) -> None:

@@ -307,6 +307,9 @@ def check_inputs(manifest: Mapping[str, Any], at: str, model: str, inputs: Seque
         seen.add(name)
         if low >= high:
             raise Refused("inputs", where, f"bounds {low}..{high} are empty")
+        known = relative.table().get(name)
+        if known is not None and (low, high) != (known.min, known.max):
+            raise Refused("inputs", where, f"bounds {low}..{high} are of other formulas, which have {known.min}..{known.max}")
         if "most" in rule:
             most = most_of(rule["most"], manifest["platform"])
             if low < 0.0 or high > most * (1.0 + limit("rounding")):

@@ -224,12 +224,18 @@ class Asked:
 
 
 def measure(
-    known: Material, asked: Asked, p: params.Params, b: params.ModelB, seed: int, learners: Sequence[str] = SIMPLE
+    known: Material,
+    asked: Asked,
+    p: params.Params,
+    a: params.Regression,
+    b: params.ModelB,
+    seed: int,
+    learners: Sequence[str] = SIMPLE,
 ) -> Found:
     """The errors of all methods, by their names with `_<method>` behind: those of balance.area_errors and balance.qos_measures.
 
     Args:
-        b: as Model-B is taught; the methods have the inputs that it has.
+        a, b: as the models are taught; the methods have the inputs that they have.
         seed: of the questions that are taught.
     """
     table = asked.table
@@ -237,7 +243,7 @@ def measure(
     said = constants(known, taught)
     names = features.output_candidates(features.MODEL_A_OUTPUTS, table.feature_set, table.platform.ways)
     found: Found = {}
-    for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners, b.inputs).items():
+    for method, answer in answers_a(known, said, table, asked.rows, names, p.compare, learners, a.inputs).items():
         found |= {f"{name}_{method}": value for name, value in asked.errors_of_a(answer, names).items()}
     for method, answer in answers_b(known, said, taught, table, asked.questions, p.compare, learners, b.inputs).items():
         found |= {f"{name}_{method}": value for name, value in asked.errors_of_b(answer).items()}

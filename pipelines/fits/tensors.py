@@ -156,6 +156,8 @@ def load(rows: Path, label_folder: Path, max_rows: int | None = None) -> Table:
         maintain_order="left",
     )
     table = of_stage(rows / "rows.parquet")
+    if "achieved_rps" not in table.columns:
+        raise BadInput(f"{rows}: rows.parquet has no achieved_rps: an earlier version made it; run `dvc repro`")
     if cells["plane"].null_count() or table.height != about.rows or int(table["cell"].max()) >= cells.height:  # type: ignore[arg-type]
         raise BadInput(f"{label_folder}: labels, cells and rows do not belong together; run `dvc repro`")
     if max_rows is not None:

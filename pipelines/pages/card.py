@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from models import relative
 from models.features import MODEL_A_INPUTS, MODEL_B_INPUTS, MODEL_C_INPUTS
 from pipelines.pages import published
 from pipelines.pages.markdown import plain, table
@@ -199,7 +200,9 @@ def _limits(facts: Facts) -> Iterator[str]:
         yield f"Where the allocation at hand cannot carry the load, counters say little of what lacks. Errors there: {worst}."
     for name, spec in _each(facts["models"]):
         has = {i["name"] for i in spec["inputs"]}
-        if gone := [n for n in _PAPER_INPUTS.get(name, ()) if n not in has]:
+        if has & set(relative.table()):
+            yield f"{MODELS[name]} has inputs that carry over to other services and servers, in place of the paper's readings."
+        elif gone := [n for n in _PAPER_INPUTS.get(name, ()) if n not in has]:
             yield f"{MODELS[name]} lacks inputs of the paper that the data have not: {', '.join(gone)}."
     if platform["ways"] == 0:
         yield "The LLC could not be partitioned: the models say nothing about ways."

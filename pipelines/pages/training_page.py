@@ -871,7 +871,7 @@ def _training(facts: Facts) -> Section:
                     Drawing(charts.lines(_column(rows, "epoch"), series, "epoch", _loss_label(group), title, whole=True), n)
                 )
     heads = [Column("model"), Column("steps", True), Column("rows"), Column("epochs", True), Column("loss, first → last epoch")]
-    section.blocks.append(Table([*heads, Column("inputs of the paper that the data have not")], table))
+    section.blocks.append(Table([*heads, Column("inputs of its variant that the data have not")], table))
     if drawn:
         section.blocks.append(Figures(drawn))
         section.blocks.append(Text("Of a regression the weights of the best validation epoch are kept.", "note"))

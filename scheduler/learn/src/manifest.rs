@@ -7,6 +7,7 @@ use crate::canonical::number;
 use crate::ddpg::{Hyper, ACTIONS};
 use crate::dqn::{self, DqnHyper};
 use crate::model::{InputSpec, OutputSpec};
+use crate::relative;
 use crate::rules::{bad, rules, Bad, Kind, Most, Named, Need};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -366,6 +367,9 @@ impl Manifest {
             }
             if i.min >= i.max {
                 return wrong(format!("bounds {}..{} are empty", i.min, i.max));
+            }
+            if let Some(r) = relative::find(&i.name).filter(|r| (r.min, r.max) != (i.min, i.max)) {
+                return wrong(format!("bounds {}..{} are of other formulas, which have {}..{}", i.min, i.max, r.min, r.max));
             }
             if let Some(most) = rule.most.map(|m| self.platform.most(m)).filter(|most| i.min < 0.0 || i.max > most * slack) {
                 return wrong(format!("bounds {}..{} leave the machine's 0..{most}", i.min, i.max));

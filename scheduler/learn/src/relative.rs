@@ -43,15 +43,21 @@ impl Relative {
 
     /// Its value within its bounds; None where a quantity is unknown.
     pub fn of(&self, quantity: impl Fn(&str) -> Option<f64>) -> Option<f64> {
-        let mut value = self.times;
+        let (mut value, mut known) = (self.times, true);
         for name in &self.over {
-            value *= quantity(name)?;
+            let of = quantity(name)?;
+            (value, known) = (value * of, known && !of.is_nan());
         }
         for name in &self.under {
-            value /= quantity(name)?;
+            let of = quantity(name)?;
+            (value, known) = (value / of, known && !of.is_nan());
         }
-        // Nothing over nothing: an idle service has no rates.
-        let value = if value.is_nan() { 0.0 } else { value };
+        // Nothing over nothing: an idle service has no rates. What is no number stays none.
+        let value = match (value.is_nan(), known) {
+            (true, true) => 0.0,
+            (true, false) => return Some(f64::NAN),
+            (false, _) => value,
+        };
         let value = if self.log { value.max(table().least).ln() } else { value };
         Some(value.clamp(self.min, self.max))
     }
@@ -125,6 +131,7 @@ mod tests {
     fn names_lead_to_formulas() {
         assert!(all().iter().all(|i| find(&i.name).is_some_and(|f| f.name == i.name)));
         assert!(find("ipc").is_none() && find("expected_cores").is_none());
+        assert!(find("ipc_log").unwrap().of(|_| Some(f64::NAN)).unwrap().is_nan());
         assert!(find("expected_busy_share").unwrap().expects() && !find("busy_share").unwrap().expects());
     }
 }

@@ -30,6 +30,8 @@ pub enum Source {
     Caladan,
     /// It was chosen on tune worlds.
     TuneWorlds,
+    /// Nothing speaks for another value, nor for this one.
+    Guess,
 }
 
 impl Source {
@@ -46,6 +48,7 @@ impl Source {
             Source::SmartHarvestOpen => "open in the SmartHarvest paper",
             Source::Caladan => "the Caladan paper",
             Source::TuneWorlds => "chosen on tune worlds",
+            Source::Guess => "first guess",
         }
     }
 }

@@ -107,11 +107,11 @@ settings! {
         least_gain: f64 = 0.03, 0..=100, "price", "least gain for which something is taken while all are well", Sets;
         r#move: f64 = 0.036, 0..=100, "price", "of moving a service while all are well, for each LC service", Sets;
         move_most: f64 = 0.1, 0..=100, "price", "the same, at most", Sets;
-        memory: f64 = 0.01, 0..=100, "price", "of all memory, of what an LC service holds (`surefoot-memory`)", MemoryTune;
-        memory_beside_be: f64 = 4.0, 0..=100, "price", "of all memory, of what BE jobs lack of their footprints (`surefoot-memory`)", MemoryTune;
-        pool: f64 = 0.05, 0..=100, "price", "of all memory, as a pool; pages that come back cost cores, too (`surefoot-memory`)", MemoryTune;
-        bandwidth: f64 = 0.5, 0..=100, "price", "of all of the BE jobs' memory bandwidth; a service gets cores where these cost less (`surefoot-memory`)", MemoryTune;
-        move_memory: f64 = 0.001, 0..=100, "price", "of moving a unit of memory (`surefoot-memory`)", MemoryTune;
+        memory: f64 = 0.01, 0..=100, "price", "of all memory, of what an LC service holds (`surefoot-memory`)", Guess;
+        memory_beside_be: f64 = 4.0, 0..=100, "price", "of all memory, of what BE jobs lack of their footprints (`surefoot-memory`)", Guess;
+        pool: f64 = 0.05, 0..=100, "price", "of all memory, as a pool; pages that come back cost cores, too (`surefoot-memory`)", Guess;
+        bandwidth: f64 = 0.5, 0..=100, "price", "of all of the BE jobs' memory bandwidth; a service gets cores where these cost less (`surefoot-memory`)", Guess;
+        move_memory: f64 = 0.001, 0..=100, "price", "of moving a unit of memory (`surefoot-memory`)", Guess;
         move_early: f64 = 0.5, 0..=100, "share", "of that price, beside BE jobs and soon after a disturbance", Sets;
     }
 
@@ -156,9 +156,9 @@ settings! {
 
     /// Memory (`surefoot-memory` alone).
     pages: Pages {
-        units: u32 = 64, 4..=1024, "units", "of which all memory consists; a service moves by one in a second, at most", MemoryTune;
+        units: u32 = 64, 4..=1024, "units", "of which all memory consists; a service moves by one in a second, at most", Guess;
         page_us: f64 = 6.0, 0..=1000, "us", "of a core for a page that comes back from the pool", Cosmos;
-        trade: u32 = 2, 0..=64, "cores", "that a service gets for a unit of memory, at most", MemoryTune;
+        trade: u32 = 2, 0..=64, "cores", "that a service gets for a unit of memory, at most", Guess;
         resident: f64 = 0.98, 0.01..=1, "share", "of the footprint from which pages that come back say nothing of what is outside", Plant;
         disk: f64 = 0.01, 0..=1, "share", "of requests that wait for the swap device from which a service's memory counts as a missed target", Plant;
         busy: f64 = 0.8, 0.01..=1, "busy share", "in place of `busy.most_beside_be` and `busy.firm_beside_be`", MemoryTune;
