@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use surefoot_learn::ddpg::one_hot;
 use surefoot_learn::{Agent, Bundle, Model, Scratch, ACTIONS};
-use surefoot_server::{Features, Platform, ServiceView};
+use surefoot_server::{Features, Platform, ServiceView, Verdict};
 
 /// Model-B's inputs of an allocation in question.
 pub(crate) const EXPECTED_CORES: &str = "expected_cores";
@@ -32,7 +32,9 @@ pub struct State {
     pub qos: Option<f64>,
     /// None for BE jobs.
     pub qos_target_ms: Option<f64>,
-    /// Completed requests/s of the window that `qos` is of; None while latency is unknown.
+    /// p99 and completed requests/s of the last interval, as models are taught; where that has too few requests for a p99, of the
+    /// window. None while latency is unknown.
+    pub p99_ms: Option<f64>,
     pub achieved_rps: Option<f64>,
 }
 
@@ -44,15 +46,22 @@ impl State {
     /// With features that were smoothed.
     pub(crate) fn with(s: &ServiceView, features: Features) -> Self {
         let qos = s.qos();
-        let achieved_rps = qos.and(s.window).map(|w| w.achieved_rps);
-        State { features, qos, qos_target_ms: s.qos_target_ms(), achieved_rps }
+        // A window still has requests from before the last change; features have none.
+        let heard = qos.and(s.interval.filter(|l| l.verdict == Verdict::Valid).or(s.window));
+        State {
+            features,
+            qos,
+            qos_target_ms: s.qos_target_ms(),
+            p99_ms: heard.map(|l| l.p99_ms),
+            achieved_rps: heard.map(|l| l.achieved_rps),
+        }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         match name {
             "qos" => self.qos.map(|q| q.min(1.0)),
             "qos_target_ms" => self.qos_target_ms,
-            "p99_ms" => Some(self.qos_target_ms? / self.qos?),
+            "p99_ms" => self.p99_ms,
             "achieved_rps" => self.achieved_rps,
             "all_mbl_mbps" => Some(self.features.mbl_mbps? + self.features.nb_mbl_mbps?),
             _ => self.features.get(name),
@@ -296,6 +305,7 @@ mod tests {
             features: Features { cpu_usage_cores: busy, alloc_cores: Some(4.0), ..Features::default() },
             qos,
             qos_target_ms: None,
+            p99_ms: None,
             achieved_rps: None,
         }
     }
@@ -355,7 +365,7 @@ mod tests {
             BundleModels::from_parts(m.a, Model::new(inputs, outputs, net).unwrap(), m.c, None, &p).unwrap()
         };
         let mut s = state(Some(4.0), Some(2.0));
-        (s.qos_target_ms, s.achieved_rps) = (Some(10.0), Some(500.0));
+        (s.qos_target_ms, s.p99_ms, s.achieved_rps) = (Some(10.0), Some(5.0), Some(500.0));
         // p99 5 ms of 10; 4 busy cores on 5 and then on 8 of 10; 3 and then 6 of 11 ways; 8 ms of CPU a request.
         let wants = [[2.0f64.ln(), 4.0 / 5.0, 0.5, 3.0 / 11.0, 0.8f64.ln()], [2.0f64.ln(), 4.0 / 8.0, 0.8, 6.0 / 11.0, 0.8f64.ln()]];
         for place in 0..names.len() {
@@ -365,7 +375,7 @@ mod tests {
                 assert!((got - want[place]).abs() < 1e-5, "{}: {got}, want {}", names[place], want[place]);
             }
         }
-        s.qos = None;
+        s.p99_ms = None;
         assert!(fresh(0).qos("a", &s, 5.0, 3.0).unwrap_err().contains("input `headroom_log` is missing"));
     }
 

@@ -282,5 +282,5 @@ impl Osml {
 }
 
 fn empty() -> State {
-    State { features: Features::default(), qos: None, qos_target_ms: None, achieved_rps: None }
+    State { features: Features::default(), qos: None, qos_target_ms: None, p99_ms: None, achieved_rps: None }
 }

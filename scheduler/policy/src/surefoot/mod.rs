@@ -420,7 +420,7 @@ impl Surefoot {
             .zip(&cells)
             .map(|(id, cells)| {
                 let held = self.books.usable(id);
-                let price = |c: &Cell| self.price(*c) - if c.held == held { stay } else { 0.0 };
+                let price = |c: &Cell| self.price(*c) - if c.held == held && c.units == 0 { stay } else { 0.0 };
                 // From the least that is offered of memory on.
                 let least = cells.iter().map(|c| c.units).min().unwrap_or(0);
                 cells.iter().map(|c| Choice { held: c.held, memory: (c.units - least) as u32, price: price(c) }).collect()

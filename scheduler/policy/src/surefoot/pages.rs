@@ -15,10 +15,13 @@
 
 use super::*;
 use crate::cosmos::groups::{limit, pool};
-use crate::cosmos::per_service::memory::{among_jobs, divide, read_k, Needs};
+use crate::cosmos::per_service::memory::{among_jobs, read_k, Needs};
 use crate::cosmos::sizes::{largest_pool, Sizes};
 use crate::cosmos::Settings as Shared;
 use surefoot_server::{Change, Limit};
+
+/// Cores that are busy with pages that come back, from which more memory is any help.
+const LEAST_BUSY: f64 = 1e-3;
 
 /// Who says it in an explanation.
 const BY: &str = "surefoot-memory";
@@ -43,6 +46,8 @@ pub(super) struct Pages {
     spared: BTreeMap<ServiceId, (u64, u32)>,
     /// Services whose requests wait for the swap device.
     waits: BTreeSet<ServiceId>,
+    /// Bytes that LC services without a limit use.
+    unlimited: f64,
     next_ms: u64,
     /// This step may move memory.
     open: bool,
@@ -61,6 +66,7 @@ impl Pages {
             gave: BTreeMap::new(),
             spared: BTreeMap::new(),
             waits: BTreeSet::new(),
+            unlimited: 0.0,
             next_ms: 0,
             open: false,
         }
@@ -76,7 +82,7 @@ impl Pages {
             self.sizes.keep(seen);
             self.k.retain(|id, _| seen.get(id).is_some());
             self.gave.clear();
-            self.spared.clear();
+            self.spared.retain(|id, _| seen.get(id).is_some());
             self.held.retain(|id, _| seen.get(id).is_some_and(ServiceView::is_lc));
         }
         if now_ms < self.next_ms {
@@ -86,10 +92,13 @@ impl Pages {
         self.sizes.measure(seen, &self.set.ratio);
         self.used.clear();
         self.waits.clear();
+        let (unit, mut harmed) = (self.unit(set), vec![]);
         for s in seen.lc() {
             let late = s.qos_met() == Some(false);
             if late && self.gave.remove(&s.id).is_some_and(|t| now_ms < t + set.forget_ms) {
-                let times = self.spared.get(&s.id).map_or(0, |(_, times)| *times);
+                let lately = |until_ms: u64| now_ms < until_ms + (set.forget_ms << GRUDGE_DOUBLINGS);
+                let times = self.spared.get(&s.id).map_or(0, |(until_ms, times)| if lately(*until_ms) { *times } else { 0 });
+                harmed.push(s.id.clone());
                 self.spared.insert(s.id.clone(), (now_ms + (set.forget_ms << times), (times + 1).min(GRUDGE_DOUBLINGS)));
             }
             let w = self.sizes.footprint.get(&s.id).copied();
@@ -102,8 +111,42 @@ impl Pages {
                 self.waits.insert(s.id.clone());
             }
         }
+        for id in harmed {
+            // What was taken comes back, as far as the jobs have it.
+            let most = self.sizes.footprint.get(&id).copied().unwrap_or(f64::INFINITY);
+            if self.of_jobs() - unit >= self.least_of_jobs() {
+                self.held.entry(id).and_modify(|m| *m = (*m + unit).min(most.max(*m)));
+            }
+        }
+        self.keep_floors();
         self.begin(seen);
+        let without = |s: &&ServiceView| s.placed && !self.held.contains_key(&s.id);
+        let used = |s: &ServiceView| s.memory.in_use_bytes.map_or(0.0, |b| b as f64);
+        self.unlimited = seen.lc().filter(without).map(used).sum();
         self.open = !self.held.is_empty();
+    }
+
+    /// What a service cannot be without: its pages, compressed.
+    fn floor(n: &Needs) -> f64 {
+        n.least.min(n.w)
+    }
+
+    /// A service whose pages have become more, or compress worse, has its floor before all else. Where that does not fit the kernel divides.
+    fn keep_floors(&mut self) {
+        let lacks = |(id, m): (&ServiceId, &f64)| Some((id.clone(), Self::floor(&self.needs(id, None)?) - m));
+        let all: Vec<(ServiceId, f64)> = self.held.iter().filter_map(lacks).filter(|(_, lacks)| *lacks > 0.0).collect();
+        let sum: f64 = all.iter().map(|(_, lacks)| lacks).sum();
+        if sum > 0.0 && self.of_jobs() - sum < self.least_of_jobs() {
+            self.held.clear();
+            return;
+        }
+        for (id, lacks) in all {
+            self.held.entry(id).and_modify(|m| *m += lacks);
+        }
+    }
+
+    fn least_of_jobs(&self) -> f64 {
+        self.set.least.be_memory * self.capacity
     }
 
     /// Limits where there were none: each LC service has what it uses now, as far as that fits beside the jobs' least.
@@ -120,11 +163,22 @@ impl Pages {
         if self.sizes.sum(&self.jobs).is_none() {
             return;
         }
-        let used = |id: &ServiceId| seen.get(id).and_then(|s| s.memory.in_use_bytes).map_or(0.0, |b| b as f64);
-        let mut all: Vec<f64> = ids.iter().zip(&needs).map(|(id, n)| used(id).clamp(n.least.min(n.w), n.w)).collect();
-        let most = self.capacity * (1.0 - self.set.least.be_memory);
-        if all.iter().sum::<f64>() > most {
-            all = divide(&needs, most);
+        // A limit that is in force stays: what was given since is not taken back.
+        let used = |id: &ServiceId| Some((seen.get(id)?.memory.in_use_bytes? as f64).max(self.held.get(id).copied().unwrap_or(0.0)));
+        let Some(used) = ids.iter().map(used).collect::<Option<Vec<f64>>>() else { return };
+        let mut all: Vec<f64> = used.iter().zip(&needs).map(|(u, n)| u.clamp(Self::floor(n), n.w)).collect();
+        let over = all.iter().sum::<f64>() - (self.capacity - self.least_of_jobs());
+        if over > 0.0 {
+            // Of services that are not late, in proportion to what each has above its floor.
+            let late = |id: &ServiceId| seen.get(id).is_some_and(|s| s.qos_met() == Some(false));
+            let above = |((id, n), m): ((&ServiceId, &Needs), &f64)| if late(id) { 0.0 } else { m - Self::floor(n) };
+            let room: Vec<f64> = ids.iter().zip(&needs).zip(&all).map(above).collect();
+            let sum: f64 = room.iter().sum();
+            if sum < over {
+                self.held.clear();
+                return;
+            }
+            all.iter_mut().zip(room).for_each(|(m, r)| *m -= over * r / sum);
         }
         self.held = ids.into_iter().zip(all).collect();
         self.used.clear();
@@ -146,7 +200,7 @@ impl Pages {
     }
 
     fn of_jobs(&self) -> f64 {
-        self.capacity - self.held.values().sum::<f64>()
+        self.capacity - self.held.values().sum::<f64>() - self.unlimited
     }
 
     /// Price of so much memory for an LC service: the memory, the pool in it, and cores that are busy with pages that come back.
@@ -179,7 +233,8 @@ impl Pages {
         let (unit, set) = (self.unit(&policy.set.pages), &policy.set);
         let now: f64 = self.prices(policy, &n, m).iter().sum();
         let at = |cell: &Cell, units: i32, cores: u32| {
-            let to = (m + f64::from(units) * unit).min(n.w);
+            let to = m + f64::from(units) * unit;
+            let to = if units > 0 { to.min(n.w.max(m)) } else { to };
             let more = self.busy_with(policy, &n, to) - self.busy_with(policy, &n, m);
             let held = cell.held.plus(Amount::new(cores, 0));
             let of = |c: u32| policy.books.platform.cores(c);
@@ -194,7 +249,9 @@ impl Pages {
         // Before that, memory of the last plan still moves.
         let Some(used) = self.used.get(id) else { return vec![] };
         let mut out = vec![];
-        if m + 0.5 * unit < n.w && *used >= m - unit {
+        // More than it has pages for, or than would bring pages back from anywhere, is no help.
+        let helps = self.waits.contains(id) || self.busy_with(policy, &n, m) > LEAST_BUSY;
+        if helps && m + 0.5 * unit < n.w && *used >= m - unit {
             // Where more is needed, beside cores and instead of them; else alone.
             out.push(at(&here, 1, 0));
             if role == Role::Needs {
@@ -202,12 +259,16 @@ impl Pages {
             }
         }
         let well = asked.qos.is_some_and(|q| q >= set.trust.comfort_qos) && !asked.life.is_new() && !asked.backlogged;
-        let gives = well
-            && !asked.s.latency_unknown()
-            && asked.life.strikes == 0
-            && !self.is_spared(id, asked.now_ms)
-            && *used <= m + self.set.judge.rest * n.w;
-        if gives && role != Role::Needs && pass != Pass::Free && m - unit >= n.least {
+        let gives =
+            well && !asked.s.latency_unknown()
+                && asked.life.strikes == 0
+                && !self.is_spared(id, asked.now_ms)
+                && asked.now_ms >= asked.life.spared_until_ms
+                && self.gave.get(id).is_none_or(|t| {
+                    asked.now_ms >= t + if set.is_slow(asked.s) { set.patience.calm_slow_ms } else { set.readings.window_ms }
+                })
+                && *used <= m + self.set.judge.rest * n.w;
+        if gives && role != Role::Needs && pass != Pass::Free && m - unit >= Self::floor(&n).max(0.0) {
             let free = policy.books.free().cores;
             let enough = (0..=free.min(set.pages.trade)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
             out.extend(enough);
@@ -220,7 +281,7 @@ impl Pages {
         let of = |units: &dyn Fn(&Cell) -> i32| cells.iter().map(|c| c.iter().map(units).max().unwrap_or(0)).sum::<i32>();
         let (given, wanted) = (of(&|c| -c.units).max(0), of(&|c| c.units).max(0));
         let (unit, has) = (self.unit(&policy.set.pages), self.of_jobs());
-        let spare = ((has - self.set.least.be_memory * self.capacity) / unit).floor().max(0.0) as i32;
+        let spare = ((has - self.least_of_jobs()) / unit).floor().max(0.0) as i32;
         let gives = if self.open { wanted.min(spare) } else { 0 };
         let choice = |j: i32| {
             let price = self.price_of_jobs(policy, has + f64::from(j - gives) * unit);
@@ -269,7 +330,7 @@ impl Surefoot {
         let set = self.set.pages;
         let Some(pages) = self.pages.as_mut() else { return false };
         let unit = pages.unit(&set);
-        let least = pages.set.least.be_memory * pages.capacity;
+        let least = pages.least_of_jobs();
         let before = pages.held.clone();
         // First what makes room.
         let mut moves: Vec<&(ServiceId, Cell)> = chosen.iter().filter(|(_, c)| c.units != 0).collect();
@@ -279,7 +340,7 @@ impl Surefoot {
             let fits = by <= 0.0 || pages.of_jobs() - by >= least;
             let (Some(w), Some(m)) = (pages.sizes.footprint.get(id).copied(), pages.held.get_mut(id)) else { continue };
             if fits {
-                *m = (*m + by).min(w);
+                *m = if by > 0.0 { (*m + by).min(w.max(*m)) } else { *m + by };
                 pages.used.remove(id);
                 if c.units < 0 {
                     pages.gave.insert(id.clone(), now_ms);

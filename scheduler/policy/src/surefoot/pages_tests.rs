@@ -205,3 +205,47 @@ fn steps_of_memory_say_their_prices() {
         assert!(all.iter().all(|what| said(what)), "{a:?}");
     }
 }
+
+/// Pages that become more have their floor at the next look, not a unit at a time; fewer pages take no limit down by more than a unit.
+#[test]
+fn floors_follow_the_pages() {
+    let mut w = World::new();
+    let mut policy = policy(&w);
+    w.run(&mut policy, 60);
+    w.lc[1].gb = 30.0;
+    w.run(&mut policy, 3);
+    assert!(w.memory("b").0 >= 15.0, "{:?}", w.memory("b"));
+    let mut w = World::new();
+    let mut policy = self::policy(&w);
+    w.run(&mut policy, 60);
+    let before = w.memory("a").0;
+    w.lc[0].gb = 1.0;
+    let unit = 60.0 / f64::from(Settings::default().pages.units);
+    let all = limits(&w.run(&mut policy, 20), "a");
+    let steps = std::iter::once(before).chain(all.iter().copied()).collect::<Vec<_>>();
+    assert!(steps.windows(2).all(|w| w[0] - w[1] <= unit + 0.01), "{steps:?}");
+}
+
+/// Where the floors of all do not fit there are no limits: one below its floor would kill.
+#[test]
+fn floors_that_do_not_fit_are_no_limits() {
+    let mut w = World::new();
+    (w.lc[0].gb, w.lc[1].gb) = (80.0, 40.0);
+    let mut policy = policy(&w);
+    let plans = w.run(&mut policy, 20);
+    assert!(["a", "b", "c"].iter().all(|id| limits(&plans, id).is_empty()), "{:?}", limits(&plans, "a"));
+}
+
+/// A service that misses its target after it gave a unit has it back at the next look.
+#[test]
+fn what_hurt_comes_back() {
+    let mut w = tight();
+    let mut policy = policy(&w);
+    w.run(&mut policy, 3);
+    let gave = w.memory("a").0;
+    assert!(policy.pages.as_ref().unwrap().gave.contains_key("a"));
+    w.lc[0].needs = 40.0;
+    w.run(&mut policy, 2);
+    let unit = 60.0 / f64::from(Settings::default().pages.units);
+    assert!(w.memory("a").0 >= gave + 0.9 * unit, "{gave} {:?}", w.memory("a"));
+}
