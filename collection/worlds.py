@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines import inputs
 from pipelines.io import make_folder, write_bytes
 from pipelines.worlds import DONE
 
@@ -100,16 +101,22 @@ def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path
             _run("world", "draw", "--range", worlds.range, "--seed", str(worlds.first + k), "--out", str(drawn))
         given = sorted(path.stem for path in (drawn / "services").glob("*.toml"))
         jobs = sorted(path.stem for path in (drawn / "batch").glob("*.toml"))
-        threads = re.search(r"^threads = \[(\d+)\]", (drawn / "campaign.toml").read_text("utf-8"), flags=re.MULTILINE)
-        if threads is None:
-            raise ToolFailed(tools.SUREFOOTD, f"{drawn / 'campaign.toml'}: has no threads; remove {drawn} and collect again", 1)
+        threads = _threads(drawn / "campaign.toml")
         file = drawn / "fine.toml"
-        write_bytes(file, campaign(name, given, jobs, int(threads[1])).encode())
+        write_bytes(file, campaign(name, given, jobs, threads).encode())
         _run("sweep", str(file), "--profiles", str(drawn), "--server", f"virtual:{name}-p", "--out", str(folder), "--resume")
         make_folder(folder)
         write_bytes(folder / DONE, b"")
         said(f"{name}: measured, {k + 1} of {len(names)}")
     return folders
+
+
+def _threads(file: Path) -> int:
+    """Of a drawn world's own campaign: one a logical CPU."""
+    try:
+        return int(inputs.read_toml(file)["sweep"]["threads"][0])
+    except (inputs.Unreadable, KeyError, IndexError, TypeError, ValueError):
+        raise InputError(f"{file}: has no sweep.threads; remove {file.parent} and collect again") from None
 
 
 def _run(*args: str) -> None:

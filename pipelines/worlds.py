@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from models import model_a, model_b
 from models.features import PlatformLimits
-from pipelines import label, params, rows
+from pipelines import inputs, label, params, rows
 from pipelines.errors import BadInput
 from pipelines.fits import comparators, fit_oaa, fit_qos, fitted, holdout, rowfile, tensors
 from pipelines.fits.cliff import cliff_distance
@@ -67,7 +67,7 @@ def prepared(folder: Path, p: params.Params, max_rows: int) -> Table:
     of = {"label": p.label, "rows": p.rows, "samples": p.samples}
     settings = {name: section.model_dump(mode="json") for name, section in of.items()}
     key = canonical_json(settings | {"max_rows": max_rows, "data": sha256_file(folder / MANIFEST), "made_of": LEARNT})
-    if not (made / DONE).is_file() or (made / DONE).read_bytes() != key:
+    if not (made / DONE).is_file() or inputs.read_bytes(made / DONE) != key:
         (made / DONE).unlink(missing_ok=True)
         label.run(folder, made / "label", p.label, p.samples)
         rows.run(folder, made / "label", made / "rows", p.rows.model_copy(update={"max_rows": max_rows}), p.samples)
