@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
     return env
 
 
-def message(tool: str, code: int, stderr: str) -> str:
+def _message(tool: str, code: int, stderr: str) -> str:
     # the error is the last line that the tool signs with its name; what stands before it is log
     signed = [line for line in stderr.splitlines() if line.startswith((f"{tool}: ", "error: "))]
     text = signed[-1].split(": ", 1)[1].strip() if signed else stderr.strip()
@@ -76,6 +76,19 @@ def message(tool: str, code: int, stderr: str) -> str:
     return text or f"{tool} failed with exit code {code} and said nothing"
 
 
+def run(tool: str, args: Sequence[str | Path]) -> str:
+    """Run a binary to its end; returns what it printed.
+
+    Raises:
+        ToolMissing: the binary is not built.
+        ToolFailed: it failed.
+    """
+    done = subprocess.run([str(find(tool)), *map(str, args)], capture_output=True, text=True, env=environment())
+    if done.returncode != 0:
+        raise ToolFailed(tool, _message(tool, done.returncode, done.stderr), done.returncode)
+    return done.stdout
+
+
 def run_json(tool: str, args: Sequence[str | Path]) -> Any:
     """Run a binary that prints one JSON document.
 
@@ -83,11 +96,9 @@ def run_json(tool: str, args: Sequence[str | Path]) -> Any:
         ToolMissing: the binary is not built.
         ToolFailed: it failed, or printed something else than JSON.
     """
-    done = subprocess.run([str(find(tool)), *map(str, args)], capture_output=True, text=True, env=environment())
-    if done.returncode != 0:
-        raise ToolFailed(tool, message(tool, done.returncode, done.stderr), done.returncode)
+    said = run(tool, args)
     try:
-        return parse_json(done.stdout)
+        return parse_json(said)
     except Unreadable as e:
         raise ToolFailed(tool, f"{tool} {args[0]} did not print JSON ({e}). Rebuild it: make setup", 1) from e
 
@@ -132,7 +143,7 @@ def follow_json(tool: str, args: Sequence[str | Path]) -> Iterator[dict[str, Any
                 child.wait()
         child.stderr.close()
     if code != 0:
-        raise ToolFailed(tool, message(tool, code, "".join(said)), code)
+        raise ToolFailed(tool, _message(tool, code, "".join(said)), code)
 
 
 def _event(line: str) -> dict[str, Any] | None:

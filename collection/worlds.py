@@ -8,17 +8,16 @@ again, so a collection that was killed goes on where it was.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import inputs
-from pipelines.io import make_folder, write_bytes
+from pipelines.io import write_bytes
 from pipelines.worlds import DONE
 
 from . import tools
-from .errors import InputError, ToolFailed
+from .errors import InputError
 
 _WORLDS = re.compile(r"(train|tune|test):([1-9]\d{0,9})(?:\.\.([1-9]\d{0,9}))?")
 NEIGHBOURS = (0, 1, 2, 3)
@@ -98,14 +97,16 @@ def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path
             continue
         drawn = out / "worlds" / name
         if not (drawn / "campaign.toml").is_file():
-            _run("world", "draw", "--range", worlds.range, "--seed", str(worlds.first + k), "--out", str(drawn))
+            tools.run(
+                tools.SUREFOOTD, ["world", "draw", "--range", worlds.range, "--seed", str(worlds.first + k), "--out", drawn]
+            )
         given = sorted(path.stem for path in (drawn / "services").glob("*.toml"))
         jobs = sorted(path.stem for path in (drawn / "batch").glob("*.toml"))
         threads = _threads(drawn / "campaign.toml")
         file = drawn / "fine.toml"
         write_bytes(file, campaign(name, given, jobs, threads).encode())
-        _run("sweep", str(file), "--profiles", str(drawn), "--server", f"virtual:{name}-p", "--out", str(folder), "--resume")
-        make_folder(folder)
+        server = f"virtual:{name}-p"
+        tools.run(tools.SUREFOOTD, ["sweep", file, "--profiles", drawn, "--server", server, "--out", folder, "--resume"])
         write_bytes(folder / DONE, b"")
         said(f"{name}: measured, {k + 1} of {len(names)}")
     return folders
@@ -117,11 +118,3 @@ def _threads(file: Path) -> int:
         return int(inputs.read_toml(file)["sweep"]["threads"][0])
     except (inputs.Unreadable, KeyError, IndexError, TypeError, ValueError):
         raise InputError(f"{file}: has no sweep.threads; remove {file.parent} and collect again") from None
-
-
-def _run(*args: str) -> None:
-    done = subprocess.run(
-        [str(tools.find(tools.SUREFOOTD)), *args], capture_output=True, text=True, env=tools.environment(), check=False
-    )
-    if done.returncode != 0:
-        raise ToolFailed(tools.SUREFOOTD, tools.message(tools.SUREFOOTD, done.returncode, done.stderr), done.returncode)

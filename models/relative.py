@@ -64,13 +64,14 @@ class Relative:
             quantity: values of a quantity by its name, shape (rows,).
         """
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            value = np.asarray(quantity(self.over[0]) * self.times, dtype=np.float64)
-            for name in self.over[1:]:
-                value = value * quantity(name)
-            for name in self.under:
-                value = value / quantity(name)
+            over, under = ([quantity(name) for name in names] for names in (self.over, self.under))
+            value = np.asarray(over[0] * self.times, dtype=np.float64)
+            for of in over[1:]:
+                value = value * of
+            for of in under:
+                value = value / of
             # nothing over nothing: an idle service has no rates; what is not known stays unknown
-            known = ~np.isnan([np.broadcast_to(quantity(name), value.shape) for name in self.quantities]).any(axis=0)
+            known = ~np.isnan([*over, *under]).any(axis=0)
             value = np.where(np.isnan(value) & known, 0.0, value)
             if self.log:
                 value = np.log(np.maximum(value, _least()))

@@ -95,8 +95,9 @@ def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits, *, o
     ratio = dict.fromkeys(_OF_CORES, target.cores / source.cores)
     if source.ways and target.ways:
         ratio |= dict.fromkeys(_OF_WAYS, target.ways / source.ways)
-    inputs = [Bound(b.name, b.min, limits[b.name]) if b.name in limits and limits[b.name] > b.min else b for b in model.inputs]
-    inputs = model.inputs if outputs_alone else inputs
+    inputs = model.inputs
+    if not outputs_alone:
+        inputs = [Bound(b.name, b.min, limits[b.name]) if b.name in limits and limits[b.name] > b.min else b for b in inputs]
     outputs = [Scale(s.name, s.scale * ratio.get(s.name, 1.0), s.offset * ratio.get(s.name, 1.0)) for s in model.outputs]
     return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.steps, model.settings)
 

@@ -115,14 +115,17 @@ class Table:
                 raise ValueError(f"{name}: no allocation is in question")
             cores, ways = self.cell_cores[cells], self.cell_ways[cells]
             return cores if name == "expected_cores" else ways * self.plane_platform[self.cell_plane[cells], 2]
-        of = self.plane_platform[self.plane[rows]].T
+
+        def of(column: int) -> F64:
+            return self.plane_platform[self.plane[rows], column]
+
         made: dict[str, Callable[[], F64]] = {
             "qos_target_ms": lambda: self.plane_target_ms[self.plane[rows]],
             "p99_ms": lambda: np.nan_to_num(self.p99_ms[rows], nan=np.inf),
             "achieved_rps": lambda: self.achieved_rps[rows],
-            "platform_cores": lambda: of[0],
-            "platform_cache_mb": lambda: of[1] * of[2],
-            "platform_mb_per_way": lambda: of[2],
+            "platform_cores": lambda: of(0),
+            "platform_cache_mb": lambda: of(1) * of(2),
+            "platform_mb_per_way": lambda: of(2),
             "all_mbl_mbps": lambda: self.columns["mbl_mbps"][rows] + self.columns["nb_mbl_mbps"][rows],
         }
         return made[name]() if name in made else self.columns[name][rows]
