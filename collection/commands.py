@@ -194,6 +194,36 @@ def bundle_build(
         show.bundle(Console(), facts)
 
 
+@bundle.command("worlds")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Output of `python -m pipelines.worlds`.")
+@click.option(
+    "--platform",
+    "platforms",
+    required=True,
+    multiple=True,
+    metavar="P",
+    help="A platform file, a shipped platform's name, drawn worlds (test:1..20), or `local`. Several times for several.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundles: DIR/NAME and DIR/NAME.tar.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="PEM file of the signing key (default: this user's, made when missing)."
+)
+@_overwrite
+@_json
+def bundle_worlds(models: Path, platforms: tuple[str, ...], out: Path, key: Path | None, overwrite: bool, as_json: bool) -> None:
+    """Make and sign bundles of servers that no campaign has seen, from models of many drawn worlds (docs/worlds.md)."""
+    from pipelines.artefact import worlds_bundle
+
+    from . import servers
+
+    built = worlds_bundle.run(models, servers.facts(platforms), out, key, overwrite)
+    if as_json:
+        _print_json(built)
+    else:
+        for one in built:
+            click.echo(f"ok {one['path']}: for {one['platform']}, manifest {one['manifest_sha256'][:16]}")
+
+
 @bundle.command("verify")
 @_bundle
 @click.option(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import inputs
-from pipelines.io import write_bytes
+from pipelines.io import sha256_file, write_bytes, write_json
+from pipelines.manifest import MANIFEST
 from pipelines.worlds import DONE
 
 from . import tools
@@ -34,8 +35,10 @@ class Worlds:
     last: int
 
     @classmethod
-    def parse(cls, text: str) -> Worlds:
+    def parse(cls, text: str, option: str = "--worlds") -> Worlds:
         """
+        Args:
+            option: named in the message.
         Raises:
             InputError: it is not RANGE:N or RANGE:FIRST..LAST.
         """
@@ -44,7 +47,7 @@ class Worlds:
         last = int(found[3] or found[2]) if found else 0
         if found is None or last < first or last >= 2**32:
             raise InputError(
-                f"--worlds {text}: want RANGE:N or RANGE:FIRST..LAST with RANGE one of train, tune, test, e.g. train:1..120"
+                f"{option} {text}: want RANGE:N or RANGE:FIRST..LAST with RANGE one of train, tune, test, e.g. train:1..120"
             )
         return cls(found[1], first, last)
 
@@ -80,6 +83,16 @@ samples = 1
 """
 
 
+def draw(which: str, number: int, out: Path) -> Path:
+    """One world as a folder; returns it.
+
+    Raises:
+        ToolMissing, ToolFailed: surefootd is not built, or the folder is there already.
+    """
+    tools.run(tools.SUREFOOTD, ["world", "draw", "--range", which, "--seed", str(number), "--out", out])
+    return out
+
+
 def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path]:
     """Draw and sweep each world that is not whole yet; returns the folders of the data sets.
 
@@ -97,9 +110,7 @@ def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path
             continue
         drawn = out / "worlds" / name
         if not (drawn / "campaign.toml").is_file():
-            tools.run(
-                tools.SUREFOOTD, ["world", "draw", "--range", worlds.range, "--seed", str(worlds.first + k), "--out", drawn]
-            )
+            draw(worlds.range, worlds.first + k, drawn)
         given = sorted(path.stem for path in (drawn / "services").glob("*.toml"))
         jobs = sorted(path.stem for path in (drawn / "batch").glob("*.toml"))
         threads = _threads(drawn / "campaign.toml")
@@ -109,7 +120,17 @@ def collect(worlds: Worlds, out: Path, said: Callable[[str], None]) -> list[Path
         tools.run(tools.SUREFOOTD, ["sweep", file, "--profiles", drawn, "--server", server, "--out", folder, "--resume"])
         write_bytes(folder / DONE, b"")
         said(f"{name}: measured, {k + 1} of {len(names)}")
+    write_list(worlds.range, out)
     return folders
+
+
+def write_list(which: str, out: Path) -> Path:
+    """OUT/RANGE.json: all whole worlds of a range that are there, with the digest of each manifest. One small file for DVC."""
+    there = [f for f in out.glob(f"{which}-*") if f.name.removeprefix(f"{which}-").isdecimal() and (f / DONE).is_file()]
+    there.sort(key=lambda folder: int(folder.name.rpartition("-")[2]))
+    path = out / f"{which}.json"
+    write_json(path, {"worlds": {folder.name: sha256_file(folder / MANIFEST) for folder in there}})
+    return path
 
 
 def _threads(file: Path) -> int:

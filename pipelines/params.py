@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
 # letters and digits of any script, and these: what people's shells leave alone once it is quoted, and often when it is not
 _FOLDER_MARKS = frozenset("/._-+=,:@% ")
 _MOST_FOLDER = 1000
-SECTIONS = ("datasets", "osml_datasets", "transfers", "foreign", "leave_one_out")
+SECTIONS = ("datasets", "osml_datasets", "transfers", "foreign", "leave_one_out", "mixtures")
 """What lists data sets."""
 
 
@@ -285,6 +285,7 @@ class Worlds(_Section):
     rows: int = Field(default=12_000, ge=1, description="samples of each world")
     asked_rows: int = Field(default=1500, ge=1, description="samples of each world that is asked about")
     validate_share: float = Field(default=0.1, gt=0, lt=1, description="share of the worlds that the epoch is chosen on")
+    trainings: list[int] = Field(default=[1], min_length=1, description="seeds; the models of the first are kept")
     a: Regression = Regression(inputs="relative")
     b: ModelB = ModelB(inputs="relative")
 
@@ -349,6 +350,13 @@ class Foreign(Source):
     on: Folder
 
 
+class Mixture(_Section):
+    """Lists of drawn worlds (`surefoot campaign worlds` writes them): models learn from `train` and are asked about `ask`."""
+
+    train: Folder
+    ask: Folder
+
+
 class Params(_Section):
     """The whole file."""
 
@@ -357,6 +365,7 @@ class Params(_Section):
     transfers: dict[str, Begin] = {}
     foreign: dict[str, Foreign] = {}
     leave_one_out: dict[str, Source] = {}
+    mixtures: dict[str, Mixture] = {}
     samples: Samples = Samples()
     label: Label = Label()
     rows: Rows = Rows()

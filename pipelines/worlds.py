@@ -2,16 +2,18 @@
 
     python -m pipelines.worlds --train FOLDER ... --ask FOLDER ... --out FOLDER [--inputs relative|paper] [--seeds 1,2,3]
 
-Each FOLDER is the data set of one world (`surefoot campaign worlds`). Labels and rows of a world are made once and kept beside
-its data. All planes are one table then: with each platform's own cores, ways and MB a way behind the inputs, and with labels
-in per cent of the platform. A model of such a table is one of a platform of 100 cores and 100 ways;
-`generalise.rescaled` makes it one of any other.
+Each FOLDER is the data set of one world (`surefoot campaign worlds`), or the list of a range's worlds, which that wrote beside
+them (train.json). Labels and rows of a world are made once and kept beside its data. All planes are one table then: with each
+platform's own cores, ways and MB a way behind the inputs, and with labels in per cent of the platform. A model of such a table is
+one of a platform of 100 cores and 100 ways; `generalise.rescaled` makes it one of any other.
 
 Validation is by world. Writes
 
-    a, b            the models of the first seed (as the stage `train` writes them)
+    a, b, c         the models of the first seed (as the stage `train` writes them); `surefoot bundle worlds` bundles them for any
+                    platform (pipelines/artefact/worlds_bundle.py)
     worlds.json     means over worlds and their range over seeds, of every method
     worlds.csv      a row a method, seed and world that was asked about
+    headline.json   the network's first figures, for `dvc metrics`
 
 Methods: the network, a constant, the nearest neighbour and LightGBM on the same inputs. Rows of an overloaded service are told
 apart (`_valid`, `_over`): how much it would need, its counters cannot say.
@@ -33,13 +35,13 @@ from models import model_a, model_b
 from models.features import PlatformLimits
 from pipelines import inputs, label, params, rows
 from pipelines.errors import BadInput
-from pipelines.fits import comparators, fit_oaa, fit_qos, fitted, holdout, rowfile, tensors
+from pipelines.fits import comparators, fit_ddpg, fit_oaa, fit_qos, fitted, holdout, rowfile, tensors
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.generalise import rescaled
-from pipelines.io import canonical_json, csv_bytes, make_folder, sha256_file, write_bytes, write_json
+from pipelines.io import canonical_json, csv_bytes, make_folder, read_json, sha256_file, write_bytes, write_headline, write_json
 from pipelines.manifest import MANIFEST
 from pipelines.samples import PLANT
 
@@ -48,11 +50,15 @@ I64 = NDArray[np.int64]
 
 DONE = "world-done"
 """File in a data set of a world that is whole."""
+_COLLECT = "collect it with `surefoot campaign worlds`"
 LEARNT = 1
 """Edition of what is kept beside a world's data: to be raised where labels or rows are made otherwise."""
 PERCENT = PlatformLimits(name="worlds", cores=100.0, core_step=1.0, ways=100, mb_per_way=1.0)
 """What the labels of a mixture are shares of."""
+MIXTURE = "worlds"
+"""Campaign that model.json names for models of a mixture."""
 LEARNERS = ("nearest", "lightgbm")
+_HEADLINE = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met")
 
 
 def prepared(folder: Path, p: params.Params, max_rows: int) -> Table:
@@ -62,7 +68,7 @@ def prepared(folder: Path, p: params.Params, max_rows: int) -> Table:
         BadInput: the folder is no data set of a whole world.
     """
     if not (folder / DONE).is_file():
-        raise BadInput(f"{folder}: is no data set of a whole world; collect it with `surefoot campaign worlds`")
+        raise BadInput(f"{folder}: is no data set of a whole world; {_COLLECT}")
     made = folder / "learnt"
     of = {"label": p.label, "rows": p.rows, "samples": p.samples}
     settings = {name: section.model_dump(mode="json") for name, section in of.items()}
@@ -73,6 +79,31 @@ def prepared(folder: Path, p: params.Params, max_rows: int) -> Table:
         rows.run(folder, made / "label", made / "rows", p.rows.model_copy(update={"max_rows": max_rows}), p.samples)
         write_bytes(made / DONE, key)
     return tensors.load(made / "rows", made / "label")
+
+
+def folders(given: Sequence[Path]) -> list[Path]:
+    """Data sets of worlds: as they are given, and those of each list (RANGE.json).
+
+    Raises:
+        BadInput: a list is none, or a data set is not the one that it lists.
+    """
+    found: list[Path] = []
+    for path in given:
+        if path.suffix != ".json":
+            found.append(path)
+            continue
+        listed = read_json(path, "a list of worlds", _COLLECT)
+        worlds = listed.get("worlds") if isinstance(listed, dict) else None
+        if not isinstance(worlds, dict) or not worlds:
+            raise BadInput(f"{path}: field worlds: lists no world; {_COLLECT}")
+        for name, sha256 in worlds.items():
+            folder = path.parent / Path(name).name
+            if not (folder / MANIFEST).is_file() or sha256_file(folder / MANIFEST) != sha256:
+                raise BadInput(f"{path}: field worlds.{name}: {folder} is not there, or is not what was listed; {_COLLECT}")
+            found.append(folder)
+    if twice := next((f for k, f in enumerate(found) if f.resolve() in {g.resolve() for g in found[:k]}), None):
+        raise BadInput(f"{twice}: is given twice; name each world once")
+    return found
 
 
 def mixture(tables: Sequence[Table]) -> Table:
@@ -94,7 +125,7 @@ def mixture(tables: Sequence[Table]) -> Table:
 
     about = first.model_copy(
         update={
-            "campaign": "worlds",
+            "campaign": MIXTURE,
             "platform": PERCENT,
             "rows": sum(t.rows for t in tables),
             "data_sha256": rowfile.digest_of([t.about.data_sha256 for t in tables]),
@@ -236,6 +267,9 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
         if seed == seeds[0]:
             for letter, model in models.items():
                 fitted.save(out / letter, model, _about(letter, table))
+            c_rows = (every[~is_last[table.plane]], every[is_last[table.plane]])
+            c = fit_ddpg.fit_model(table, models["b"], p.train.c, seed, out, rows=c_rows)
+            fitted.save(out / "c", c, _about("c", table))
         names = [o.name for o in models["a"].outputs]
         answers = [{"network": said_by(models, a)} for a in asked]
         if seed == seeds[0]:
@@ -251,7 +285,7 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
             for folder, found in zip(ask, of, strict=True):
                 lines += [[method, seed, folder.name, measure, value] for measure, value in found.items()]
         print(f"worlds: seed {seed}: {_line(by['network'][-1])}", flush=True)
-    result = {
+    result: dict[str, Any] = {
         "worlds_taught": len(train) - validating,
         "worlds_validated": validating,
         "worlds_asked": len(asked),
@@ -263,6 +297,8 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
     }
     write_bytes(out / "worlds.csv", csv_bytes(["method", "seed", "world", "measure", "value"], lines))
     write_json(out / "worlds.json", result)
+    own = result["methods"]["network"]
+    write_headline(out, {name: own[name]["mean"] for name in _HEADLINE if name in own})
     return result
 
 
@@ -310,20 +346,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ask", type=Path, nargs="+", required=True, metavar="FOLDER")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--inputs", choices=("relative", "paper"), help="instead of `worlds.a.inputs`, of both models")
-    parser.add_argument("--seeds", default="1", help="of the trainings, e.g. 1,2,3")
+    parser.add_argument("--seeds", help="of the trainings, e.g. 1,2,3; default: `worlds.trainings`")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     args = parser.parse_args(argv)
 
     def work() -> dict[str, Any]:
         p = params.load(args.params)
-        try:
-            seeds = [int(seed) for seed in args.seeds.split(",")]
-        except ValueError:
-            raise BadInput(f"--seeds {args.seeds}: want whole numbers with commas between, e.g. 1,2,3") from None
+        seeds = p.worlds.trainings
+        if args.seeds is not None:
+            try:
+                seeds = [int(seed) for seed in args.seeds.split(",")]
+            except ValueError:
+                raise BadInput(f"--seeds {args.seeds}: want whole numbers with commas between, e.g. 1,2,3") from None
         if args.inputs:
             a, b = (getattr(p.worlds, m).model_copy(update={"inputs": args.inputs}) for m in ("a", "b"))
             p = p.model_copy(update={"worlds": p.worlds.model_copy(update={"a": a, "b": b})})
-        return run(args.train, args.ask, args.out, p, seeds)
+        return run(folders(args.train), folders(args.ask), args.out, p, seeds)
 
     return params.run_stage(work)
 

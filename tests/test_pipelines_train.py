@@ -475,6 +475,7 @@ STAGES = {
     "transfer": ["pipelines.transfer"],
     "foreign": ["pipelines.generalise"],
     "leave-one-out": ["pipelines.generalise"],
+    "worlds": ["pipelines.worlds"],
     "report": ["pipelines.report"],
 }
 

@@ -44,10 +44,11 @@ def reward(predicted_met: NDArray[np.bool_], qos: F64, usage: F64) -> F64:
 def rewards_of(log: Transitions, table: Table, b: Fitted) -> F64:
     """Reward of each transition; Model-B is asked about the allocation that the action leads to."""
     platform = table.platform
-    shares = [(table.columns["alloc_cores"][log.after] + _column(table, "nb_cores", log.after)) / platform.cores]
+    held = table.columns["alloc_cores"][log.after] + _column(table, "nb_cores", log.after)
+    shares = [held / table.values("platform_cores", log.after)]
     if platform.ways > 0 and "alloc_cache_mb" in table.columns:
         held_mb = table.columns["alloc_cache_mb"][log.after] + _column(table, "nb_cache_mb", log.after)
-        shares.append(held_mb / (platform.ways * platform.mb_per_way))
+        shares.append(held_mb / table.values("platform_cache_mb", log.after))
     if platform.mba:
         shares.append(table.cell_mba[table.cell[log.after]] / 100.0)
     usage = np.clip(np.mean(shares, axis=0), 0.0, 1.0)
@@ -82,19 +83,21 @@ def fit_model(
     out: Path,
     watch: fit.Watch | None = None,
     *,
+    rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
 ) -> Fitted:
     """Model-C from logged transitions of the training split and of planes without a feasible cell.
 
     Args:
+        rows: train and validate on these rows instead of on the splits of the data set.
         begin: weights of all four networks (layers cannot be frozen); None: random ones.
     """
     from models.model_c import ModelC
 
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(features.MODEL_C_INPUTS, table)
-    train = table.part("train", "none")
-    bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
+    train, val = (table.part("train", "none"), table.part("val")) if rows is None else rows
+    bounds = features.make_bounds(inputs, tensors.observed(table, train), table.largest)
     log = tensors.transitions(table, train, p.transitions, np.random.default_rng((seed, 2)))
     rewards = rewards_of(log, table, b)
 
@@ -115,7 +118,7 @@ def fit_model(
 
     batches = Batches(parts(log, rewards), batch, seed)
     val_batches = None
-    if len(val := table.part("val")):
+    if len(val):
         held = tensors.transitions(table, val, min(p.transitions, MOST_HELD), np.random.default_rng((seed, 7)))
         val_batches = Batches(parts(held, rewards_of(held, table, b)), MOST_HELD, seed, shuffle=False)
     per_epoch = min(len(batches), max(1, p.updates // REPORTS))

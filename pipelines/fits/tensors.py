@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -60,6 +60,16 @@ class Table:
     @property
     def platform(self) -> PlatformLimits:
         return self.about.platform
+
+    @property
+    def largest(self) -> PlatformLimits:
+        """What no plane's platform exceeds: of data of one platform that one."""
+        sizes = np.unique(self.plane_platform, axis=0)
+        if len(sizes) == 1:
+            return self.platform
+        cores, ways, _ = sizes.max(axis=0)
+        cache_mb = float((sizes[:, 1] * sizes[:, 2]).max())
+        return replace(self.platform, cores=float(cores), ways=int(ways), mb_per_way=cache_mb / max(ways, 1.0))
 
     @property
     def feature_set(self) -> str:

@@ -31,6 +31,8 @@ _PURPOSE = {
     "osml-c": "state → expected return of 49 actions, learning on the node",
 }
 _PAPER_INPUTS = {"a": MODEL_A_INPUTS, "b": MODEL_B_INPUTS, "c": MODEL_C_INPUTS}
+DRAWN = "_drawn"
+"""End of the names of figures that are of drawn servers and services (pipelines/worlds.py)."""
 _SAFETY = (
     "a_safe_but_violates",
     "b_safe_but_violates",
@@ -67,10 +69,7 @@ def model_card(facts: Facts) -> str:
         "",
         "## Services and QoS targets",
         "",
-        *table(
-            ["service", "QoS target: p99, ms", "max load, requests/s"],
-            [[_text(n), f"{s['qos_target_ms']:g}", _maybe(s.get("max_load_rps"))] for n, s in sorted(facts["services"].items())],
-        ),
+        *_services(facts["services"]),
         "",
         "## How good they are",
         "",
@@ -91,6 +90,13 @@ def model_card(facts: Facts) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _services(services: Facts) -> list[str]:
+    if not services:
+        return ["None by name: the models are of drawn services, and are asked about any."]
+    rows = [[_text(n), f"{s['qos_target_ms']:g}", _maybe(s.get("max_load_rps"))] for n, s in sorted(services.items())]
+    return table(["service", "QoS target: p99, ms", "max load, requests/s"], rows)
 
 
 def _text(value: object) -> str:
@@ -150,6 +156,8 @@ def _trained(facts: Facts) -> list[str]:
 def _metrics(metrics: Mapping[str, float], platform: str) -> list[str]:
     if not metrics:
         return ["Not told: the bundle was built without metrics."]
+    if drawn := {name.removesuffix(DRAWN): value for name, value in metrics.items() if name.endswith(DRAWN)}:
+        return _of_drawn(drawn)
     errors = published.errors(metrics, published.read(), "evaluate", platform, 0.0)
     rows = []
     for e in errors:
@@ -172,6 +180,19 @@ def _metrics(metrics: Mapping[str, float], platform: str) -> list[str]:
     ]
     safety = [[other(m), number(metrics[m])] for m in _SAFETY if m in metrics]
     return lines + (["", *table(["safety", "share"], safety)] if safety else [])
+
+
+def _of_drawn(metrics: Mapping[str, float]) -> list[str]:
+    """Figures of models of many drawn worlds."""
+    worlds, services = (number(metrics.get(f"{what}_asked")) for what in ("worlds", "services"))
+    named = {name: describe(name) for name in metrics if not name.startswith(("worlds_", "services_"))}
+    rows = [[_text(text), unit, number(metrics[name])] for name, (text, unit) in sorted(named.items())]
+    return [
+        f"On {services} drawn services of {worlds} drawn servers, which training never saw (docs/worlds.md); it had "
+        f"{number(metrics.get('worlds_taught'))} others. Not measured on this platform.",
+        "",
+        *table(["figure", "unit", "ours"], rows),
+    ]
 
 
 def _unseen(metric: str) -> str:

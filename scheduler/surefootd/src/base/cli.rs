@@ -155,6 +155,9 @@ pub struct Eval {
     /// Models for the policies that need them
     #[arg(long, value_name = "B")]
     pub bundle: Option<PathBuf>,
+    /// Models of each world's own server: a folder of bundles PLATFORM.tar (docs/worlds.md)
+    #[arg(long, value_name = "DIR", requires = "worlds", conflicts_with = "bundle")]
+    pub bundles: Option<PathBuf>,
     /// Public key that must have signed the bundle; default: the keys this machine trusts
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,

@@ -7,18 +7,21 @@ use crate::base::say;
 use crate::node::machine::check_senders;
 use crate::node::rights;
 use crate::stage::config::NodeConfig;
+use crate::stage::virtual_target::VirtualTarget;
+use crate::sweep::manifest::PlatformFacts;
 use std::fmt::Write as _;
 use std::path::Path;
 use surefoot_harvest::Harvester;
 use surefoot_linux::check::Lend;
-use surefoot_linux::{actuator, Root};
+use surefoot_linux::resctrl::Resctrl;
+use surefoot_linux::{actuator, discover, Root};
 
 /// `surefootd check`.
 ///
 /// # Errors
 /// Bad input.
 pub fn check(args: &cli::Check) -> Result<()> {
-    let all = match cli::Server::parse(&args.server)? {
+    let (all, platform) = match cli::Server::parse(&args.server)? {
         cli::Server::Local => check_local(args)?,
         cli::Server::Virtual(name) => {
             if let Some(file) = &args.config {
@@ -27,16 +30,18 @@ pub fn check(args: &cli::Check) -> Result<()> {
                     file.display()
                 )));
             }
-            virtual_check(&name, args.profiles.as_deref())?
+            let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
+            (virtual_check(&v), Some(PlatformFacts::of(&v.platform)))
         }
     };
     if args.json {
-        return say::json(&serde_json::json!({ "server": args.server, "capabilities": all }));
+        return say::json(&serde_json::json!({ "server": args.server, "platform": platform, "capabilities": all }));
     }
     say::print(&check_text(&all))
 }
 
-fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
+/// What the host can do, and what models are made for: null where sysfs does not say it.
+fn check_local(args: &cli::Check) -> Result<(Vec<surefoot_linux::Capability>, Option<PlatformFacts>)> {
     let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
     let config = config.as_ref();
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
@@ -56,7 +61,8 @@ fn check_local(args: &cli::Check) -> Result<Vec<surefoot_linux::Capability>> {
         sched_ext: config.is_some_and(|c| c.sched_ext),
         ..surefoot_linux::check::Node::at(&dir)
     };
-    Ok(surefoot_linux::check(&root, &node))
+    let platform = discover::discover_with(&root, node.managed, resctrl.or_else(|| Resctrl::find(&root)).as_ref());
+    Ok((surefoot_linux::check(&root, &node), platform.ok().map(|d| PlatformFacts::of(&d.platform))))
 }
 
 /// What services are to lend, with what its policy asks of the host.
@@ -95,8 +101,7 @@ fn check_text(all: &[surefoot_linux::Capability]) -> String {
     out
 }
 
-fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_linux::Capability>> {
-    let v = crate::stage::virtual_target::VirtualTarget::open(name, profiles)?;
+fn virtual_check(v: &VirtualTarget) -> Vec<surefoot_linux::Capability> {
     let p = &v.platform;
     let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
         area: "platform",
@@ -121,12 +126,12 @@ fn virtual_check(name: &str, profiles: Option<&Path>) -> Result<Vec<surefoot_lin
             }
         }
     };
-    Ok(vec![
+    vec![
         yes("platform", format!("{}, virtual", p.name), "everything"),
         yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
         yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
         mba,
         yes("services", services.join(", "), "LC services of workloads"),
         yes("jobs", jobs.join(", "), "BE jobs of workloads"),
-    ])
+    ]
 }

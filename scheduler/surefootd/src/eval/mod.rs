@@ -22,9 +22,8 @@ use crate::base::utc;
 use crate::base::parquet::{encode, parquet_properties};
 use crate::line;
 use crate::stage::inputs::{Inputs, News};
-use crate::stage::models::{bundle_sources, each_once, load_bundle, policy};
+use crate::stage::models::{bundle_sources, each_once, policy};
 use crate::stage::moment::Moment;
-use crate::stage::virtual_target::VirtualTarget;
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use columns::{csv, Column, COLUMNS};
@@ -35,13 +34,11 @@ use rayon::prelude::*;
 use run::EvalRow;
 use scene::{places, scenes, Scene};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use surefoot_learn::{Bundle, Expect};
+use surefoot_learn::Bundle;
 use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
 use surefoot_server::window::MIN_COUNT_P99;
-use surefoot_server::{Number, Quantity, QUANTITIES};
-use surefoot_vserver::EDITION;
+use surefoot_server::{Number, Platform, Quantity, QUANTITIES};
 
 /// Schema of the eval rows, in column order.
 pub fn row_schema() -> Schema {
@@ -101,34 +98,22 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(n.into()).build_global();
     }
     each_once("--policies", &args.policies)?;
-    let places = places(args)?;
-    let at = &places[0].at;
-    if args.harm == Some(cli::Harm::NoModels) && args.bundle.is_some() {
-        return Err(Error::BadInput("--harm no-models: no model is asked. Leave --bundle out".into()));
+    if args.harm == Some(cli::Harm::NoModels) {
+        if let Some(option) = args.bundle.as_ref().map(|_| "--bundle").or(args.bundles.as_ref().map(|_| "--bundles")) {
+            return Err(Error::BadInput(format!("--harm no-models: no model is asked. Leave {option} out")));
+        }
     }
-    let own = Expect::virtual_platform(&at.platform);
-    let foreign = args.harm == Some(cli::Harm::ForeignBundle);
-    let expected = if foreign { Expect::default() } else { own.clone() };
-    let bundle = args.bundle.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
+    let places = places(args)?;
     let settings = settings_of(args)?;
     for p in &args.policies {
-        places.iter().try_for_each(|place| made(p, &place.at, bundle.as_ref(), &settings, 1, args.harm).map(drop))?;
+        places.iter().try_for_each(|place| made(p, &place.at.platform, place.bundle.as_deref(), &settings, 1, args.harm).map(drop))?;
     }
-    if let (Some(b), Some(path), false) = (&bundle, &args.bundle, foreign) {
-        of_this_plant(b, path)?;
-    }
-    let asked = bundle.as_ref().filter(|_| args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()));
-    if foreign && asked.is_some_and(|b| own.check(&b.manifest).is_ok()) {
-        let name = &at.platform.name;
-        return Err(Error::BadInput(format!(
-            "--harm foreign-bundle: --bundle is for {name}, and not foreign there. Give another platform's"
-        )));
-    }
-    let read = at.read.clone().with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
+    let bundles = args.bundle.as_deref().or(args.bundles.as_deref());
+    let read = places[0].at.read.clone().with(&bundle_sources(bundles, args.trust.as_deref()));
     let (scenes, read) = scenes(args, &places, read)?;
     read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
-    let what = what::of(args, &places, bundle.as_ref(), &settings, &scenes);
+    let what = what::of(args, &places, &settings, &scenes);
     let journal = Journal::open(&args.out, &what)?;
     // What an interrupted run of this command was told to replace it goes on replacing.
     if !args.overwrite && journal.before() == 0 {
@@ -147,9 +132,10 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     if resumed > 0 {
         tracing::info!("{resumed} of {} cases are taken from {}", runs.len(), args.out.join(PARTIAL).display());
     }
-    let mut inputs = Inputs::of(asked);
-    let services = scenes.iter().flat_map(|s| &s.workload.lc).map(|l| l.service.as_str());
-    inputs.unlisted(services).iter().for_each(News::log);
+    if args.policies.iter().any(|p| surefoot_policy::takes(p).is_some()) && args.bundles.is_none() {
+        let services = scenes.iter().flat_map(|s| &s.workload.lc).map(|l| l.service.as_str());
+        Inputs::of(places[0].bundle.as_deref()).unlisted(services).iter().for_each(News::log);
+    }
     if let Some(harm) = args.harm {
         harm::warn_of_untouched(harm, &args.policies);
     }
@@ -176,12 +162,12 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         }
         let done: Vec<Result<(EvalRow, Option<Vec<Moment>>)>> = chunk
             .par_iter()
-            .map(|(Scene { at, world, workload: w, .. }, case)| {
+            .map(|(Scene { at, world, bundle, workload: w, .. }, case)| {
                 if let Some(row) = held().row(case) {
                     return Ok((row.clone(), None));
                 }
                 let (_, name, seed) = case;
-                let mut policy = made(name, at, bundle.as_ref(), &settings, *seed, args.harm)?;
+                let mut policy = made(name, &at.platform, bundle.as_deref(), &settings, *seed, args.harm)?;
                 let (mut row, moments) = run::run(at, w, policy.as_mut(), *seed, keep(*seed))?;
                 // The name that was asked for, whatever the policy calls itself.
                 row.policy.clone_from(name);
@@ -264,33 +250,21 @@ fn set_each(texts: &[String], mut assign: impl FnMut(&str) -> std::result::Resul
 /// A policy, misled where it is to be.
 fn made(
     name: &str,
-    at: &VirtualTarget,
+    platform: &Platform,
     bundle: Option<&Bundle>,
     settings: &Settings,
     seed: u64,
     harm: Option<cli::Harm>,
 ) -> Result<Box<dyn Policy>> {
-    let Some(harm) = harm else { return policy(name, &at.platform, bundle, settings, seed) };
-    let models = bundle.map(|b| ModelSet::of(b, &at.platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
+    let Some(harm) = harm else { return policy(name, platform, bundle, settings, seed) };
+    let models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
     let models = match harm {
-        cli::Harm::ShuffledA => harm::shuffled(models, &at.platform, seed),
+        cli::Harm::ShuffledA => harm::shuffled(models, platform, seed),
         cli::Harm::NoModels => ModelSet::mute(),
         _ => models,
     };
-    let inner = by_name_with(name, &at.platform, models, settings.clone(), seed).map_err(Error::BadInput)?;
+    let inner = by_name_with(name, platform, models, settings.clone(), seed).map_err(Error::BadInput)?;
     Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
-}
-
-/// Models of another edition of the plant know another server. A bundle that says nothing of it is taken: its data may be of a machine.
-fn of_this_plant(bundle: &Bundle, path: &Path) -> Result<()> {
-    match bundle.manifest.provenance.software.get("plant_version") {
-        Some(made) if *made != EDITION.to_string() => Err(Error::BadInput(format!(
-            "--bundle {}: provenance.software.plant_version: its models are of plant {made}, and this surefootd has plant {EDITION}. Train \
-             on data of this plant, or measure the bundle as a foreign one: --harm foreign-bundle",
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn fault(e: impl std::fmt::Display) -> Error {

@@ -11,7 +11,6 @@ use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 use surefoot_io::input::{self, PROGRAM_BYTES, SUMMARY_BYTES};
-use surefoot_learn::Bundle;
 use surefoot_linux::own::plain_file;
 use surefoot_policy::Settings;
 use surefoot_vserver::world::{self, World};
@@ -26,7 +25,7 @@ pub fn name<T: ValueEnum>(x: T) -> Option<String> {
 }
 
 /// `scenes` are the workloads where they run.
-pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings: &Settings, scenes: &[Scene]) -> Value {
+pub fn of(args: &cli::Eval, places: &[Place], settings: &Settings, scenes: &[Scene]) -> Value {
     // Workload files name them alone: their numbers are another file's.
     let traces = scenes.iter().flat_map(|s| &s.workload.lc).filter_map(|l| l.shapes.day.as_ref()?.trace.as_ref());
     let traces: BTreeMap<&str, &str> = traces.map(|t| (t.name.as_str(), t.sha256.as_str())).collect();
@@ -39,6 +38,12 @@ pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings:
     let each = |digest: &dyn Fn(&Place) -> String| match places {
         [only] => digest(only),
         all => sha256_hex(all.iter().map(digest).collect::<String>().as_bytes()),
+    };
+    let bundles: Vec<&str> = places.iter().filter_map(|p| Some(p.bundle.as_ref()?.digest.as_str())).collect();
+    let bundle = match bundles[..] {
+        [] => None,
+        _ if args.bundles.is_none() => Some(bundles[0].to_string()),
+        _ => Some(sha256_hex(bundles.concat().as_bytes())),
     };
     let worlds: Vec<&World> = places.iter().filter_map(|p| p.world.as_ref()).collect();
     let mut what = json!({
@@ -55,7 +60,7 @@ pub fn of(args: &cli::Eval, places: &[Place], bundle: Option<&Bundle>, settings:
         "seeds": args.seeds,
         "timelines": name(args.timelines),
         "harm": args.harm.and_then(name),
-        "bundle": bundle.map(|b| &b.digest),
+        "bundle": bundle,
     });
     if !traces.is_empty() {
         what["traces"] = json!(traces);

@@ -102,6 +102,10 @@ impl News {
                  use a bundle of a feature set without them",
                 missing.join(", ")
             ),
+            News::Unlisted { services, listed } if listed.is_empty() => tracing::info!(
+                "{}: the bundle's models are of drawn services, and of none by name: they answer by counters alone",
+                services.join(", ")
+            ),
             News::Unlisted { services, listed } => tracing::warn!(
                 "{}: not among the services that the bundle's models were made for ({}): they answer by counters alone, and how well was \
                  not judged. Train a bundle with {} in the campaign",

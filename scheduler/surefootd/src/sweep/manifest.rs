@@ -13,6 +13,7 @@ use std::path::Path;
 use surefoot_io::input::{self, SUMMARY_BYTES};
 use surefoot_io::json;
 use surefoot_linux::own::plain_file;
+use surefoot_server::Platform;
 
 pub const SCHEMA_VERSION: u32 = 1;
 /// Distinct reasons that are counted by themselves.
@@ -75,6 +76,19 @@ pub struct PlatformFacts {
     /// Cores per allocation step: 1, or 0.1 where CPU quotas stand in for whole cores.
     pub core_step: f64,
     pub mba: bool,
+}
+
+impl PlatformFacts {
+    pub fn of(p: &Platform) -> Self {
+        PlatformFacts {
+            name: p.name.clone(),
+            cores: p.managed.len(),
+            ways: p.ways(),
+            mb_per_way: p.mb_per_way(),
+            core_step: p.core_step,
+            mba: p.mba.is_some(),
+        }
+    }
 }
 
 /// Highest rate that met the QoS target of a service alone on all that the campaign may give it.

@@ -150,15 +150,7 @@ fn one_by_one(
 
 fn fresh_manifest(job: &Job) -> Manifest {
     let (c, t) = (job.campaign, job.target);
-    let p = &t.platform;
-    let platform = PlatformFacts {
-        name: p.name.clone(),
-        cores: p.managed.len(),
-        ways: p.ways(),
-        mb_per_way: p.mb_per_way(),
-        core_step: p.core_step,
-        mba: p.mba.is_some(),
-    };
+    let platform = PlatformFacts::of(&t.platform);
     let mut spec = c.canonical();
     let with_neighbours = c.sweep.neighbours.count.iter().any(|n| *n > 0);
     // Only what the results depend on: neighbours may be any service of the catalogue. Names with a blank are no services.
