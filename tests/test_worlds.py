@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from collection import tools
 from collection.commands import surefoot
-from collection.errors import InputError
+from collection.errors import InputError, ToolFailed
 from collection.worlds import Worlds
 from models import features, model_a, model_b, osml_a, relative
 from pipelines import params, worlds
+from pipelines.artefact import bundle, worlds_bundle
 from pipelines.errors import BadInput
 from pipelines.fits import fit_oaa, fitted, tensors
 
@@ -121,11 +125,19 @@ def test_a_mixture_has_each_platforms_own_size(tables: list[tensors.Table]) -> N
     assert not np.isfinite(whole.labels(["oaa_mbl_mbps"])).any()
 
 
-def test_learnt_on_some_worlds_asked_about_another(data: Path, tmp_path: Path) -> None:
-    """Every method answers for a platform that none was taught, in its cores and ways; the models are as a stage writes them."""
+@pytest.fixture(scope="module")
+def learnt(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Models of two worlds, trained twice and asked about the third; and what was measured."""
+    out = tmp_path_factory.mktemp("learnt")
     two = [data / "tune-7001", data / "tune-7002"]
-    found = worlds.run(two, [data / "tune-7003"], tmp_path, P, [1, 2])
-    assert json.loads((tmp_path / "worlds.json").read_text()) == found
+    return out, worlds.run(two, [data / "tune-7003"], out, P, [1, 2])
+
+
+def test_learnt_on_some_worlds_asked_about_another(data: Path, learnt: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Every method answers for a platform that none was taught, in its cores and ways; the models are as a stage writes them."""
+    out, found = learnt
+    assert json.loads((out / "worlds.json").read_text()) == found
+    assert set(json.loads((out / "headline.json").read_text())) == {"a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met"}
     assert set(found["methods"]) == {"network", "constant", "median", "nearest", "lightgbm"}
     for method, measured in found["methods"].items():
         for name in ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_error_pct_valid", "a_cores_mae_over"):
@@ -133,11 +145,103 @@ def test_learnt_on_some_worlds_asked_about_another(data: Path, tmp_path: Path) -
     network = found["methods"]["network"]["a_cores_mae"]
     assert network["least"] <= network["mean"] <= network["most"]
     assert network["least"] < network["most"]
-    a = fitted.load(tmp_path / "a")
+    a = fitted.load(out / "a")
     assert [b.name for b in a.inputs] == list(model_a.SPEC.relative)
     assert not any(o.name == "oaa_mbl_mbps" for o in a.outputs)
-    again = worlds.run(two, [data / "tune-7003"], tmp_path, P, [1])
+    again = worlds.run([data / "tune-7001", data / "tune-7002"], [data / "tune-7003"], tmp_path, P, [1])
     assert again["methods"]["lightgbm"] == found["methods"]["lightgbm"]
+
+
+def test_a_bundle_of_a_server_that_no_campaign_has_seen(
+    learnt: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made from a drawn server's size alone; its own policies run by it, and another server's do not."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    out = tmp_path / "bundles"
+    command = ["bundle", "worlds", "--models", str(learnt[0]), "--out", str(out)]
+    done = CliRunner().invoke(surefoot, [*command, "--platform", "tune:7003..7004", "--platform", "server-2"])
+    assert done.exit_code == 0, done.output
+    assert [line.split(":")[0] for line in done.output.splitlines()] == [
+        f"ok {out / name}.tar" for name in ("tune-7003-p", "tune-7004-p", "server-2")
+    ]
+    told = bundle.inspect(out / "server-2.tar")
+    assert (told["platform"]["cores"], told["platform"]["ways"], told["services"]) == (64.0, 12, {})
+    assert "b_error_pct_drawn" in told["metrics"]
+    assert "drawn services of 1 drawn servers" in told["card"]
+    # what was a share of the machine is the same share of this one
+    of_all, of_this = fitted.load(learnt[0] / "a"), bundle.verify(out / "server-2.tar").manifest.models.a
+    share = {"oaa_cores": 0.64, "rcliff_cores": 0.64, "oaa_ways": 0.12, "rcliff_ways": 0.12}
+    for own, now in zip(of_all.outputs, of_this.outputs, strict=True):
+        assert (now.scale, now.offset) == pytest.approx((own.scale * share[own.name], own.offset * share[own.name]))
+
+    def evaluated(which: str, *more: str) -> str:
+        given = [
+            "eval",
+            "--worlds",
+            which,
+            "--policies",
+            "osml-plus",
+            "--bundles",
+            str(out),
+            "--out",
+            str(tmp_path / "eval"),
+            *more,
+        ]
+        return tools.run(tools.SUREFOOTD, given)
+
+    assert "4 workloads on 2 drawn servers" in evaluated("tune:7003..7004")
+    with pytest.raises(ToolFailed, match=r"has no tune-7005-p\.tar\. Make it with `surefoot bundle worlds`"):
+        evaluated("tune:7004..7005")
+    again = CliRunner().invoke(surefoot, [*command, "--platform", "server-1", "--platform", "server-2"])
+    assert isinstance(again.exception, BadInput)
+    assert "is there already" in str(again.exception)
+    assert not (out / "server-1").exists()
+
+
+def test_only_models_of_worlds_are_bundled_for_any_server(learnt: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    server = worlds_bundle.Platform(name="x", cores=8.0, core_step=1.0, ways=11, mb_per_way=1.0, mba=False)
+    worlds_bundle.spec(learnt[0], server)
+    with pytest.raises(BadInput, match="platform x: its cache cannot be partitioned"):
+        worlds_bundle.spec(learnt[0], server.model_copy(update={"ways": 0}))
+    one = tmp_path / "one"
+    shutil.copytree(learnt[0], one)
+    summary = json.loads((one / "b" / "model.json").read_text())
+    (one / "b" / "model.json").write_text(json.dumps(summary | {"campaign": "server-1"}))
+    with pytest.raises(BadInput, match=r"b/model\.json: field campaign is 'server-1'"):
+        worlds_bundle.spec(one, server)
+    summary["inputs"][0]["name"] = "ipc"
+    (one / "b" / "model.json").write_text(json.dumps(summary))
+    with pytest.raises(BadInput, match=r"b/model\.json: field inputs: ipc means something else"):
+        worlds_bundle.spec(one, server)
+
+
+def test_the_critic_of_a_mixture_is_the_same_function_on_a_smaller_server(learnt: tuple[Path, dict[str, Any]]) -> None:
+    """Model-C's bounds are the platform's; what it says of the same cores and MB stays."""
+    c = fitted.load(learnt[0] / "c")
+    small = features.PlatformLimits("small", cores=4.0, core_step=1.0, ways=4, mb_per_way=1.0)
+    now = worlds_bundle.moved(c, small)
+    raw = np.array([[1.0, 1e6, 500.0, 2.0, 3.0, 3.0, 2500.0, 0.9][: len(c.inputs)]])
+
+    def first_layer(weights: dict[str, Any], bounds: list[features.Bound]) -> Any:
+        x = (raw - [b.min for b in bounds]) / [b.max - b.min for b in bounds]
+        return x @ weights["actor.layers.0.weight"].T.astype(float) + weights["actor.layers.0.bias"]
+
+    assert now.inputs != c.inputs
+    np.testing.assert_allclose(first_layer(now.weights, now.inputs), first_layer(c.weights, c.inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_list_of_worlds_names_data_that_are_there(data: Path, tmp_path: Path) -> None:
+    listed = data / "tune.json"
+    assert worlds.folders([listed]) == [data / f"tune-{n}" for n in (7001, 7002, 7003)]
+    with pytest.raises(BadInput, match="is given twice"):
+        worlds.folders([listed, data / "tune-7002"])
+    other = tmp_path / "tune.json"
+    other.write_text(listed.read_text())
+    with pytest.raises(BadInput, match=r"field worlds\.tune-7001: .* is not there"):
+        worlds.folders([other])
+    other.write_text("[]")
+    with pytest.raises(BadInput, match="field worlds: lists no world"):
+        worlds.folders([other])
 
 
 def test_answers_stay_on_the_machine(tables: list[tensors.Table]) -> None:

@@ -427,6 +427,8 @@ fn schema_is_what_is_written() {
 fn check_and_reset_of_virtual_servers() {
     let v: Value = serde_json::from_str(&ok(&["check", "--server", "virtual:server-2", "--json"])).unwrap();
     let of = |n: &str| v["capabilities"].as_array().unwrap().iter().find(|c| c["name"] == n).unwrap().clone();
+    let facts = serde_json::json!({ "name": "server-2", "cores": 64, "core_step": 1.0, "ways": 12, "mb_per_way": 4.0, "mba": true });
+    assert_eq!(v["platform"], facts);
     assert!(of("cpus")["detail"].as_str().unwrap().starts_with("64 "));
     assert!(of("l3-cat")["detail"].as_str().unwrap().contains("12 ways"));
     assert_eq!(ok(&["reset", "--server", "virtual:server-2"]).lines().count(), 1);
@@ -463,6 +465,9 @@ fn policies_can_be_misled() {
     }
     let (refused, _) = eval("server-2", &[], "other");
     assert_eq!(one_line(&refused).0, 2);
+    let (refused, _) = eval("server-1", &["--harm", "no-models"], "none");
+    let (code, says) = one_line(&refused);
+    assert!(code == 2 && says.contains("--harm no-models: no model is asked. Leave --bundle out"), "{says}");
     // What is not foreign is no untruth, and its rows would be read as robustness.
     let (refused, _) = eval("server-1", &["--harm", "foreign-bundle"], "own");
     let (code, says) = one_line(&refused);

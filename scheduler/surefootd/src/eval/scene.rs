@@ -89,12 +89,13 @@ fn with_bundle(args: &cli::Eval, at: VirtualTarget, world: Option<World>) -> Res
     };
     let expected = if foreign { Expect::default() } else { own.clone() };
     let bundle = path.as_deref().map(|b| load_bundle(b, args.trust.as_deref(), &expected.feature_set("full"))).transpose()?;
+    let option = if args.bundle.is_some() { "--bundle" } else { "--bundles" };
     if let (Some(b), Some(path), false) = (&bundle, &path, foreign) {
-        of_this_plant(b, path)?;
+        of_this_plant(b, option, path)?;
     }
     let is_asked = args.policies.iter().any(|p| surefoot_policy::takes(p).is_some());
     if foreign && is_asked && bundle.as_ref().is_some_and(|b| own.check(&b.manifest).is_ok()) {
-        let (name, option) = (&at.platform.name, if args.bundle.is_some() { "--bundle" } else { "--bundles" });
+        let name = &at.platform.name;
         return Err(Error::BadInput(format!(
             "--harm foreign-bundle: {option} is for {name}, and not foreign there. Give another platform's"
         )));
@@ -115,10 +116,10 @@ fn bundle_of(folder: &Path, platform: &str) -> Result<PathBuf> {
 }
 
 /// Models of another edition of the plant know another server. A bundle that says nothing of it is taken: its data may be of a machine.
-fn of_this_plant(bundle: &Bundle, path: &Path) -> Result<()> {
+fn of_this_plant(bundle: &Bundle, option: &str, path: &Path) -> Result<()> {
     match bundle.manifest.provenance.software.get("plant_version") {
         Some(made) if *made != EDITION.to_string() => Err(Error::BadInput(format!(
-            "bundle {}: provenance.software.plant_version: its models are of plant {made}, and this surefootd has plant {EDITION}. Train \
+            "{option} {}: provenance.software.plant_version: its models are of plant {made}, and this surefootd has plant {EDITION}. Train \
              on data of this plant, or measure the bundle as a foreign one: --harm foreign-bundle",
             path.display()
         ))),
