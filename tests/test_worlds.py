@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from collection.commands import surefoot
 from collection.errors import InputError
 from collection.worlds import Worlds
-from models import features, model_a, model_b, osml_a, relative
+from models import features, intervals, model_a, model_b, osml_a, relative
 from pipelines import params, worlds
 from pipelines.errors import BadInput
-from pipelines.fits import fit_oaa, fitted, tensors
+from pipelines.fits import comparators, fit_oaa, fitted, holdout, strange, tensors
+from pipelines.fits.cliff import cliff_distance
 
 SHORT = {"inputs": "relative", "epochs": 2, "min_steps": 200, "batch": 256, "dropout": 0.0}
 P = params.Params.model_validate(
@@ -136,8 +137,39 @@ def test_learnt_on_some_worlds_asked_about_another(data: Path, tmp_path: Path) -
     a = fitted.load(tmp_path / "a")
     assert [b.name for b in a.inputs] == list(model_a.SPEC.relative)
     assert not any(o.name == "oaa_mbl_mbps" for o in a.outputs)
+    ends = {o.name for o in a.outputs if intervals.is_end(o.name)}
+    assert ends == {"oaa_cores_lower", "oaa_cores_upper", "oaa_ways_lower", "oaa_ways_upper"}
+    assert a.weights[strange.WEIGHT].shape == (len(a.inputs), len(a.inputs))
+    told = found["methods"]["network"]
+    for name in ("b", "a_oaa_cores", "a_oaa_ways"):
+        assert 0.0 < told[f"{name}_coverage"]["mean"] <= 1.0
+        assert told[f"{name}_width"]["mean"] > 0.0
+    assert "b_coverage" not in found["methods"]["lightgbm"]
+    assert found["interval"] == found["kept_share"] == 0.9
+    for of in found["kept"].values():
+        assert of["least_wrong"]["mean"] <= min(of[by]["mean"] for by in ("all", "least_strange", "least_wide"))
     again = worlds.run(two, [data / "tune-7003"], tmp_path, P, [1])
     assert again["methods"]["lightgbm"] == found["methods"]["lightgbm"]
+
+
+def test_intervals_cover_the_worlds_that_they_were_calibrated_on(tables: list[tensors.Table], tmp_path: Path) -> None:
+    """Of services that no network learnt from: within 2 % of what they say, however badly it was trained. So is the score."""
+    whole = worlds.mixture(tables)
+    last = np.arange(whole.plane_labels.height) >= sum(t.plane_labels.height for t in tables[:2])
+    models = worlds.fit(whole, last, P.worlds, 3, tmp_path)
+    rows = np.arange(tables[2].rows)
+    labelled = rows[np.isfinite(tables[2].labels(["oaa_cores"])[tables[2].plane, 0])]
+    questions = holdout.questions(tables[2], rows, P.worlds.b.qos_cap, 3)
+    asked = comparators.Asked(tables[2], labelled, questions, cliff_distance(tables[2]))
+    said = worlds.answered_by(models, asked)[0]
+    assert said["b_coverage"] == pytest.approx(0.9, abs=0.02)
+    assert said["a_oaa_cores_coverage"] == pytest.approx(0.9, abs=0.02)
+    assert said["a_oaa_ways_coverage"] >= 0.88  # a label of whole ways may lie on the end itself
+    assert said["strange_share"] == pytest.approx(0.1, abs=0.05)  # asked of labelled rows, placed on all
+    plain = worlds.fit(whole, last, P.worlds.model_copy(update={"interval": None}), 3, tmp_path)
+    assert [o.name for o in plain["b"].outputs] == ["qos"]
+    assert worlds.answered_by(plain, asked)[1] == {}
+    assert not any(strange.is_strangeness(name) for name in plain["a"].weights)
 
 
 def test_answers_stay_on_the_machine(tables: list[tensors.Table]) -> None:
