@@ -161,14 +161,19 @@ def calibrated_a(a: Fitted, table: Table, rows: I64, nominal: float) -> Fitted:
     outputs = [s.name for s in a.outputs if not intervals.is_end(s.name)]
     labels = table.labels(outputs)[table.plane[rows]]
     of = {name: labels[:, k] for k, name in enumerate(outputs)}
-    return calibrate.moved(a, fit_oaa.predict_a(table, a, rows), of, services_of(table, rows), nominal)
+    # in per cent of the platform; a core is a step there
+    size = table.plane_platform[table.plane[rows], :2]
+    least = 100.0 / np.maximum(size, 1.0)
+    bounds = {name: (least[:, 0 if name.endswith("cores") else 1], 100.0) for name in outputs}
+    return calibrate.moved(a, fit_oaa.predict_a(table, a, rows), of, bounds, services_of(table, rows), nominal)
 
 
 def calibrated_b(b: Fitted, table: Table, rows: I64, nominal: float, seed: int) -> Fitted:
     """The same of Model-B, about the questions that are asked in the end: all allocations of a plane alike."""
     asked = holdout.questions(table, rows, b.setting("qos_cap"), seed)
     answers = fit_qos.predict_all(b, table, asked.rows, asked.cells)
-    return calibrate.moved(b, answers, {"qos": asked.qos}, services_of(table, asked.rows), nominal)
+    bounds = {"qos": (0.0, b.setting("qos_cap"))}
+    return calibrate.moved(b, answers, {"qos": asked.qos}, bounds, services_of(table, asked.rows), nominal)
 
 
 def strangeness_of(

@@ -24,6 +24,7 @@ from pipelines.fits.fitted import Fitted
 from pipelines.generalise import rescaled
 
 VECTORS = Path(__file__).parent / "vectors"
+FREE = {"qos": (-np.inf, np.inf)}
 NAMES = ["qos", "qos_lower", "qos_upper"]
 
 
@@ -82,7 +83,7 @@ def test_moved_ends_cover_what_they_say(nominal: float) -> None:
     rng = np.random.default_rng(4)
     answers, label, world = drawn(4000, rng)
     model = Fitted({}, [], [Scale(name, 0.5, 1.0) for name in NAMES], [])
-    moved = calibrate.moved(model, answers, {"qos": label}, world, nominal)
+    moved = calibrate.moved(model, answers, {"qos": label}, FREE, world, nominal)
     shift = np.array([o.offset - 1.0 for o in moved.outputs])
     assert shift[0] == 0.0
     assert shift[1] < 0.0 < shift[2]
@@ -100,7 +101,7 @@ def test_ends_that_are_too_wide_are_moved_in() -> None:
     label = np.concatenate([np.arange(-50.0, 51.0), np.full(30, np.nan)])
     answers = np.tile([0.0, -1000.0, 1000.0], (len(label), 1))
     model = Fitted({}, [], [Scale(name, 1.0, 0.0) for name in NAMES], [])
-    moved = calibrate.moved(model, answers, {"qos": label}, np.zeros(len(label), dtype=np.int64), 0.9)
+    moved = calibrate.moved(model, answers, {"qos": label}, FREE, np.zeros(len(label), dtype=np.int64), 0.9)
     assert [o.offset for o in moved.outputs] == pytest.approx([0.0, 955.0, -955.0], abs=1.0)
 
 
@@ -113,8 +114,25 @@ def test_an_atom_is_not_covered_twice() -> None:
     middle = np.concatenate([np.full(50, 100.0), np.zeros(50)])
     answers = np.column_stack([middle, np.full(100, -1.0), np.concatenate([np.full(50, 10.0), np.zeros(50)])])
     model = Fitted({}, [], [Scale(name, 1.0, 0.0) for name in NAMES], [])
-    moved = calibrate.moved(model, answers, {"qos": label}, np.arange(100), 0.9)
+    moved = calibrate.moved(model, answers, {"qos": label}, FREE, np.arange(100), 0.9)
     assert [o.offset for o in moved.outputs] == [0.0, 0.0, 45.0]
+
+
+def test_a_label_on_a_bound_is_covered_by_what_is_clipped_there() -> None:
+    """Half of the labels are at the cap of 2, and answers and lower ends a little above it: a node says 2 and 2.
+
+    Of the 50 others, at 1.01 to 1.50 with lower ends at 1.6 below answers of 1.7, 5 may lie below: the end goes to 1.06.
+    """
+    label = np.concatenate([np.full(50, 2.0), 1.0 + np.arange(1, 51) / 100])
+    middle, lower = (np.concatenate([np.full(50, 2.0 + d), np.full(50, 1.7 - 10 * d)]) for d in (0.0, 0.01))
+    middle[:50] += 0.02
+    answers = np.column_stack([middle, lower, np.full(100, 3.0)])
+    model = Fitted({}, [], [Scale(name, 1.0, 0.0) for name in NAMES], [])
+    moved = calibrate.moved(model, answers, {"qos": label}, {"qos": (0.0, 2.0)}, np.arange(100), 0.9)
+    assert moved.outputs[1].offset == pytest.approx(1.06 - 1.6)
+    ends = lower + moved.outputs[1].offset
+    settled = intervals.settled(middle, ends, np.full(100, 3.0), 0.0, 2.0)[0]
+    assert (label < settled - 1e-9).mean() == pytest.approx(0.05)
 
 
 def test_a_world_of_many_rows_weighs_no_more() -> None:

@@ -138,6 +138,7 @@ def test_learnt_on_some_worlds_asked_about_another(data: Path, tmp_path: Path) -
     assert [b.name for b in a.inputs] == list(model_a.SPEC.relative)
     assert not any(o.name == "oaa_mbl_mbps" for o in a.outputs)
     ends = {o.name for o in a.outputs if intervals.is_end(o.name)}
+    assert a.setting("interval") == 0.9
     assert ends == {"oaa_cores_lower", "oaa_cores_upper", "oaa_ways_lower", "oaa_ways_upper"}
     assert a.weights[strange.WEIGHT].shape == (len(a.inputs), len(a.inputs))
     told = found["methods"]["network"]

@@ -2,7 +2,8 @@
 
 Rows of a world are alike, so that a world is one draw and its rows are not: each world weighs the same, however many rows it
 has. Each end is moved for itself, so that half of what an interval leaves out lies on either side. The central answer belongs
-to the interval (`intervals.settled`), so a label beyond it on the other side is never left out by an end.
+to the interval (`intervals.settled`), so a label beyond it on the other side is never left out by an end, nor is one that
+lies on a bound where the answer is clipped.
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ def quantile(values: F64, level: float, weights: F64) -> float:
 
 
 def moved(
-    model: Fitted, answers: F64, labels: Mapping[str, F64], groups: I64, nominal: float, most: Mapping[str, float] | None = None
+    model: Fitted,
+    answers: F64,
+    labels: Mapping[str, F64],
+    bounds: Mapping[str, tuple[F64 | float, F64 | float]],
+    groups: I64,
+    nominal: float,
 ) -> Fitted:
     """The model with the ends of its intervals moved.
 
     Args:
         answers: what it says now of rows that it was not taught, natural units, shape (rows, outputs).
         labels: of these rows, by the central output; NaN where there is none.
-        groups: of each row, e.g. its world.
+        bounds: by the same, the least and the most that a label can be, of all rows or of each; answers are clipped there.
+        groups: of each row, e.g. its service.
         nominal: share of the labels that an interval is to cover.
     """
     names = [s.name for s in model.outputs]
@@ -52,13 +59,14 @@ def moved(
         if intervals.is_end(name):
             label = labels[intervals.central(name)]
             known = np.isfinite(label)
-            middle, end = (answers[known, names.index(n)] for n in (intervals.central(name), name))
+            middle, end = (answers[:, names.index(n)] for n in (intervals.central(name), name))
+            middle, end = np.clip(middle, *bounds[intervals.central(name)])[known], end[known]
             weights, sign = evenly(groups[known]), 1.0 if name.endswith(intervals.UPPER) else -1.0
             outside = np.where(sign * (label[known] - middle) > 0, sign * (label[known] - end), -np.inf)
             shift = sign * quantile(outside, level if sign > 0 else 1.0 - level, weights)
             shift = shift if np.isfinite(shift) else 0.0  # so few lie on that side that the central answer alone would do
         outputs.append(replace(scale, offset=scale.offset + shift))
-    return replace(model, outputs=outputs)
+    return replace(model, outputs=outputs, settings=model.settings | {"interval": nominal})
 
 
 def covered(label: F64, lower: F64, upper: F64) -> NDArray[np.bool_]:

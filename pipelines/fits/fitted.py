@@ -68,11 +68,12 @@ class Fitted:
 
 
 class Settings(BaseModel):
-    """`settings` of `model.json`; a model has those that it needs."""
+    """`settings` of `model.json`; a model has those that it needs. `interval`: share of labels that its intervals cover."""
 
     model_config = ConfigDict(extra="forbid")
 
     qos_cap: float | None = None
+    interval: float | None = None
     hyperparameters: dict[str, float] | None = None
     available_actions: list[str] | None = None
     slowdowns: list[float] | None = None
