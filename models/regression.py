@@ -10,27 +10,42 @@ absolute error, which is what the papers measure (the authors' program takes the
 because where a sample does not tell whether an allocation will carry the load, its absolute error is least at the more frequent
 answer, "met", and the rarer one is the one to fear. The outputs are standardised (the authors' program trains on natural units),
 the rate is not constant, and the weights of the best validation epoch are kept.
+
+An output may be a quantile of its label (models/intervals.py). Then its loss is the pinball loss, doubled, so that the middle
+quantile's is the absolute error, and it counts less than a central output's (`intervals.LOSS_WEIGHT`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+from models import intervals
+
 
 class Regression(pl.LightningModule):
     """Fit a network to batches (inputs, labels) or (inputs, least, most), labels standardised."""
 
-    def __init__(self, net: nn.Module, lr: float, total_steps: int, weight_decay: float = 0.0, loss: str = "absolute") -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        lr: float,
+        total_steps: int,
+        weight_decay: float = 0.0,
+        loss: str = "absolute",
+        levels: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
         self.net = net
         self.lr = lr
         self.total_steps = total_steps
         self.weight_decay = weight_decay
         self.power = {"absolute": 1, "squared": 2}[loss]
+        self.levels = None if levels is None else torch.tensor(levels, dtype=torch.float32)  # (n_outputs,)
 
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         x, low, high = batch[0], batch[1], batch[-1]  # (batch, n_inputs), then (batch, n_outputs) each
@@ -38,7 +53,11 @@ class Regression(pl.LightningModule):
         said = self.net(x)
         inside = torch.minimum(torch.maximum(said.detach(), torch.nan_to_num(low)), torch.nan_to_num(high))
         error = torch.where(known, said - inside, 0.0)
-        return error.abs().pow(self.power).sum() / known.sum().clamp(min=1)
+        cost = error.abs().pow(self.power)
+        if self.levels is not None:
+            share = torch.where(error < 0, self.levels, 1.0 - self.levels)  # said too little costs the level, too much the rest
+            cost = torch.where(self.levels == 0.5, cost, intervals.LOSS_WEIGHT * 2.0 * share * error.abs())
+        return cost.sum() / known.sum().clamp(min=1)
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         loss = self.loss(batch)

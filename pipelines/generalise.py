@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import features, model_a, model_b
+from models import features, intervals, model_a, model_b
 from models.features import Bound, PlatformLimits, Scale
 from pipelines import params, samples
 from pipelines.errors import BadInput
@@ -98,7 +98,8 @@ def rescaled(model: Fitted, source: PlatformLimits, target: PlatformLimits, *, o
     inputs = model.inputs
     if not outputs_alone:
         inputs = [Bound(b.name, b.min, limits[b.name]) if b.name in limits and limits[b.name] > b.min else b for b in inputs]
-    outputs = [Scale(s.name, s.scale * ratio.get(s.name, 1.0), s.offset * ratio.get(s.name, 1.0)) for s in model.outputs]
+    shares = [ratio.get(intervals.central(s.name), 1.0) for s in model.outputs]
+    outputs = [Scale(s.name, s.scale * share, s.offset * share) for s, share in zip(model.outputs, shares, strict=True)]
     return Fitted(model.weights, inputs, outputs, model.missing_inputs, [], model.steps, model.settings)
 
 

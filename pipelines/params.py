@@ -284,7 +284,15 @@ class Worlds(_Section):
     seed: int = 1
     rows: int = Field(default=12_000, ge=1, description="samples of each world")
     asked_rows: int = Field(default=1500, ge=1, description="samples of each world that is asked about")
-    validate_share: float = Field(default=0.1, gt=0, lt=1, description="share of the worlds that the epoch is chosen on")
+    validate_share: float = Field(
+        default=0.2, gt=0, lt=1, description="share of the worlds that the epoch is chosen on and intervals are calibrated on"
+    )
+    interval: float | None = Field(
+        default=0.9, ge=0.5, lt=1, description="share of OAA and QoS that an interval covers; None: models have no intervals"
+    )
+    usual_share: float = Field(
+        default=0.9, gt=0, lt=1, description="share of observations in worlds not taught whose strangeness is at most 1"
+    )
     trainings: list[int] = Field(default=[1], min_length=1, description="seeds; the models of the first are kept")
     a: Regression = Regression(inputs="relative")
     b: ModelB = ModelB(inputs="relative")

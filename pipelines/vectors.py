@@ -6,7 +6,8 @@
 
 Inference vectors (JSON): for each model `cases` of `raw` inputs (natural units, some outside the bounds), `normalised` inputs
 (f32), `network` (what the network gives, f32; probabilities for Model-C) and, for A and B, `outputs` (natural units). Agreement
-is judged on `normalised` and `network`: difference <= 1e-5.
+is judged on `normalised` and `network`: difference <= 1e-5. `doubt.json` has the same, with `strangeness`, of a bundle with
+intervals and a strangeness score.
 
 DDPG vectors (safetensors): `initial.*` weights of the four networks, `batch.K.{state,action,reward,next_state}` for five
 updates, `after.1.*` and `after.5.*` weights, `loss.critic` and `loss.actor` [5]. Hyperparameters are in the metadata, as JSON
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as save_safetensors
 from torch import Tensor
 
-from models import export, relative
+from models import export, intervals, relative
 from models.ddpg import Ddpg, DdpgArgs
 from models.dqn import Dqn, DqnArgs
 from models.features import (
@@ -58,6 +59,7 @@ from models.osml_c import INPUTS as OSML_C_INPUTS
 from pipelines.artefact import bundle
 from pipelines.artefact.keys import private_key
 from pipelines.errors import PipelineError
+from pipelines.fits import strange
 from pipelines.io import canonical_json, write_bytes
 
 DDPG_STEPS = 5
@@ -295,6 +297,45 @@ def whole_bundle(seed: int = 12) -> bundle.BundleSpec:
     return replace(small, osml=osml, card="# Test fixture\n\nRandom weights – what they predict means nothing.\n")
 
 
+def doubt_bundle(seed: int = 14) -> bundle.BundleSpec:
+    """The small bundle with intervals and a strangeness score."""
+    small = small_bundle()
+    torch.manual_seed(seed)
+
+    def with_ends(model: bundle.TrainedMlp) -> bundle.TrainedMlp:
+        scales = {s.name: s for s in model.outputs}
+        names = intervals.with_ends(list(scales))
+        net = Mlp(len(model.inputs), len(names))
+        outputs = [replace(scales[intervals.central(name)], name=name) for name in names]
+        return replace(model, weights={k: v.numpy() for k, v in net.state_dict().items()}, outputs=outputs)
+
+    a, b = with_ends(small.a), with_ends(small.b)
+    rows = np.random.default_rng(seed).random((400, len(a.inputs))).astype(np.float32)
+    return replace(small, a=replace(a, weights={**a.weights, **strange.measure(rows)}), b=b, serial=1_700_000_000)
+
+
+@torch.no_grad()
+def doubt_vectors(count: int = 24, seed: int = 15) -> dict[str, Any]:
+    """Raw inputs of a bundle with intervals and a score, `outputs` of Models A and B, and the `strangeness` of A's inputs."""
+    rng = np.random.default_rng(seed)
+    spec = doubt_bundle()
+    result: dict[str, Any] = {}
+    for letter, model in (("a", spec.a), ("b", spec.b)):
+        raw = random_inputs(rng, [bundle.InputSpec(name=i.name, min=i.min, max=i.max) for i in model.inputs], count)
+        x = normalise(raw, list(model.inputs))
+        network = load_mlp({k: v for k, v in model.weights.items() if not strange.is_strangeness(k)})(torch.from_numpy(x)).numpy()
+        scores = strange.scores(model.weights, x).tolist() if letter == "a" else [None] * count
+        result[letter] = {
+            "inputs": [i.name for i in model.inputs],
+            "outputs": [o.name for o in model.outputs],
+            "cases": [
+                {"raw": r.tolist(), "outputs": y.tolist(), "strangeness": score}
+                for r, y, score in zip(raw, natural(network, list(model.outputs)), scores, strict=True)
+            ],
+        }
+    return result
+
+
 def write_fixtures(folder: Path) -> None:
     """The committed fixtures; the test key there is known to everyone and must never be trusted on a node."""
     key_file = folder / "keys" / "TEST-ONLY-signing.pem"
@@ -307,6 +348,8 @@ def write_fixtures(folder: Path) -> None:
     bundle.trust(key.public_key(), "TEST-ONLY", folder / "keys" / "trusted")
     checked = bundle.build(small_bundle(), folder / "bundle-small", key)
     write_bytes(folder / "bundle-whole.tar", bundle.to_tar(bundle.assemble(whole_bundle(), key)))
+    write_bytes(folder / "bundle-doubt.tar", bundle.to_tar(bundle.assemble(doubt_bundle(), key)))
+    write_bytes(folder / "doubt.json", canonical_json(doubt_vectors()))
     write_bytes(folder / "inference.json", canonical_json(inference_vectors(checked, 24)))
     write_bytes(folder / "relative.json", canonical_json(relative_vectors()))
     write_bytes(folder / "ddpg.safetensors", ddpg_vectors())

@@ -15,6 +15,9 @@ Validation is by world. Writes
     worlds.csv      a row a method, seed and world that was asked about
     headline.json   the network's first figures, for `dvc metrics`
 
+Models have intervals and a strangeness score (models/intervals.py, pipelines/fits/strange.py) unless `worlds.interval` is null.
+worlds.json then also says how far off the networks are where the least doubtful answers are kept (pipelines/fits/doubt.py).
+
 Methods: the network, a constant, the nearest neighbour and LightGBM on the same inputs. Rows of an overloaded service are told
 apart (`_valid`, `_over`): how much it would need, its counters cannot say.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +35,14 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from models import model_a, model_b
+from models import features, intervals, model_a, model_b
 from models.features import PlatformLimits
 from pipelines import inputs, label, params, rows
 from pipelines.errors import BadInput
-from pipelines.fits import comparators, fit_ddpg, fit_oaa, fit_qos, fitted, holdout, rowfile, tensors
+from pipelines.fits import calibrate, comparators, doubt, fit_ddpg, fit_oaa, fit_qos, fitted, holdout, rowfile, strange, tensors
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
+from pipelines.fits.doubt import Told
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.generalise import rescaled
@@ -57,6 +62,8 @@ PERCENT = PlatformLimits(name="worlds", cores=100.0, core_step=1.0, ways=100, mb
 """What the labels of a mixture are shares of."""
 MIXTURE = "worlds"
 """Campaign that model.json names for models of a mixture."""
+STRANGENESS_ROWS = 200_000
+"""Rows that the strangeness score is made of; more tell nothing new of 25 means and their covariance."""
 LEARNERS = ("nearest", "lightgbm")
 _HEADLINE = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met")
 
@@ -166,10 +173,51 @@ def fit(table: Table, validate: NDArray[np.bool_], p: params.Worlds, seed: int, 
     apart = validate[table.plane]
     every = np.arange(table.rows)
     a_rows = (every[labelled & ~apart], every[labelled & apart])
-    return {
-        "a": fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=a_rows),
-        "b": fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=(every[~apart], every[apart])),
-    }
+    a = fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=a_rows, interval=p.interval)
+    b = fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=(every[~apart], every[apart]), interval=p.interval)
+    if p.interval is not None:
+        a = calibrated_a(a, table, a_rows[1], p.interval)
+        b = calibrated_b(b, table, every[apart], p.interval, seed)
+        a = replace(a, weights=a.weights | strangeness_of(a, table, every[~apart], every[apart], p.usual_share, seed))
+    return {"a": a, "b": b}
+
+
+def services_of(table: Table, rows: I64) -> I64:
+    """A number for the service of each row. A service is of one world."""
+    return table.plane_labels["service"].rank("dense").cast(pl.Int64).to_numpy()[table.plane[rows]]
+
+
+def calibrated_a(a: Fitted, table: Table, rows: I64, nominal: float) -> Fitted:
+    """With intervals that cover what they say of rows that were not taught; every service weighs the same."""
+    outputs = [s.name for s in a.outputs if not intervals.is_end(s.name)]
+    labels = table.labels(outputs)[table.plane[rows]]
+    of = {name: labels[:, k] for k, name in enumerate(outputs)}
+    # in per cent of the platform; a core is a step there
+    size = table.plane_platform[table.plane[rows], :2]
+    least = 100.0 / np.maximum(size, 1.0)
+    bounds = {name: (least[:, 0 if name.endswith("cores") else 1], 100.0) for name in outputs}
+    return calibrate.moved(a, fit_oaa.predict_a(table, a, rows), of, bounds, services_of(table, rows), nominal)
+
+
+def calibrated_b(b: Fitted, table: Table, rows: I64, nominal: float, seed: int) -> Fitted:
+    """The same of Model-B, about the questions that are asked in the end: all allocations of a plane alike."""
+    asked = holdout.questions(table, rows, b.setting("qos_cap"), seed)
+    answers = fit_qos.predict_all(b, table, asked.rows, asked.cells)
+    bounds = {"qos": (0.0, b.setting("qos_cap"))}
+    return calibrate.moved(b, answers, {"qos": asked.qos}, bounds, services_of(table, asked.rows), nominal)
+
+
+def strangeness_of(
+    a: Fitted, table: Table, taught: I64, validating: I64, usual: float, seed: int
+) -> dict[str, NDArray[np.float32]]:
+    """The tensors of the strangeness score: 1 is what so much of the validation worlds does not exceed."""
+
+    def x(rows: I64) -> NDArray[np.float32]:
+        return features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
+
+    found = strange.measure(x(holdout.thin(taught, STRANGENESS_ROWS, np.random.default_rng((seed, 9)))))
+    weights = calibrate.evenly(services_of(table, validating))
+    return strange.one_at(found, calibrate.quantile(strange.scores(found, x(validating)), usual, weights))
 
 
 def asked_of(table: Table, p: params.Params, seed: int) -> Asked:
@@ -196,18 +244,41 @@ def errors(asked: Asked, area: F64, names: Sequence[str], qos: F64) -> dict[str,
 
 
 def said_by(models: dict[str, Fitted], asked: Asked) -> dict[str, float]:
-    """Errors of models of a mixture on one world."""
-    platform = asked.table.platform
+    """Errors of models of a mixture on one world, and where they have intervals how right these are."""
+    return answered_by(models, asked)[0]
+
+
+def answered_by(models: dict[str, Fitted], asked: Asked) -> tuple[dict[str, float], dict[str, Told]]:
+    """The same, and of each output that has an interval what was said of every row."""
+    table, questions, platform = asked.table, asked.questions, asked.table.platform
     a, b = (rescaled(models[m], PERCENT, platform, outputs_alone=True) for m in ("a", "b"))
     names = [s.name for s in a.outputs]
-    area = within(fit_oaa.predict_a(asked.table, a, asked.rows), names, platform)
-    return errors(asked, area, names, fit_qos.predict_qos(b, asked.table, asked.questions.rows, asked.questions.cells))
+    area = within(fit_oaa.predict_a(table, a, asked.rows), names, platform)
+    qos = fit_qos.predict_all(b, table, questions.rows, questions.cells)
+    found = errors(asked, area, names, qos[:, 0])
+    if strange.WEIGHT not in a.weights:
+        return found, {}
+
+    def of(output: str, answer: F64, outputs: Sequence[str], rows: I64, label: F64, most: float) -> Told:
+        x = features.normalise(table.matrix([i.name for i in a.inputs], rows), a.inputs)
+        score = strange.scores(a.weights, x)
+        return doubt.told(output, outputs, answer, label, services_of(table, rows), holdout.overloaded(table, rows), score, most)
+
+    told = {"qos": of("qos", qos, [s.name for s in b.outputs], questions.rows, questions.qos, b.setting("qos_cap"))}
+    for name in (n for n in names if n in intervals.WITH_ENDS):
+        label = table.labels([name])[table.plane[asked.rows], 0]
+        told[name] = of(name, area, names, asked.rows, label, platform.cores if name == "oaa_cores" else float(platform.ways))
+    for answer in told.values():
+        if len(answer.label):
+            found |= doubt.measures(answer)
+    return found, told
 
 
 def within(area: F64, names: Sequence[str], platform: PlatformLimits) -> F64:
     """No allocation is below a step or a way, nor above what there is."""
-    least = [platform.core_step if n.endswith("cores") else 1.0 for n in names]
-    most = [platform.cores if n.endswith("cores") else float(platform.ways) for n in names]
+    of_cores = [intervals.central(n).endswith("cores") for n in names]
+    least = [platform.core_step if cores else 1.0 for cores in of_cores]
+    most = [platform.cores if cores else float(platform.ways) for cores in of_cores]
     return np.clip(area, least, most)
 
 
@@ -262,6 +333,7 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
     labelled = np.isfinite(table.labels(["oaa_cores"])[table.plane, 0])
     lines: list[list[Any]] = []
     by: dict[str, list[dict[str, float]]] = {}
+    by_kept: list[dict[str, dict[str, float]]] = []
     for seed in seeds:
         models = fit(table, is_last, s, seed, out)
         if seed == seeds[0]:
@@ -270,8 +342,11 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
             c_rows = (every[~is_last[table.plane]], every[is_last[table.plane]])
             c = fit_ddpg.fit_model(table, models["b"], p.train.c, seed, out, rows=c_rows)
             fitted.save(out / "c", c, _about("c", table))
-        names = [o.name for o in models["a"].outputs]
-        answers = [{"network": said_by(models, a)} for a in asked]
+        names = [o.name for o in models["a"].outputs if not intervals.is_end(o.name)]
+        said = [answered_by(models, a) for a in asked]
+        answers: list[dict[str, Any]] = [{"network": found} for found, _ in said]
+        if said[0][1]:
+            by_kept.append({name: doubt.abstention([told[name] for _, told in said], s.usual_share) for name in said[0][1]})
         if seed == seeds[0]:
             rng = np.random.default_rng((seed, 8))
             known = Material(table, every[labelled & ~is_last[table.plane]], every[~is_last[table.plane]]).thinned(
@@ -295,6 +370,9 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
         "seeds": list(seeds),
         "methods": {method: _over_seeds(found) for method, found in by.items()},
     }
+    if by_kept:
+        kept = {name: _over_seeds([of[name] for of in by_kept]) for name in by_kept[0]}
+        result |= {"interval": s.interval, "kept_share": s.usual_share, "kept": kept}
     write_bytes(out / "worlds.csv", csv_bytes(["method", "seed", "world", "measure", "value"], lines))
     write_json(out / "worlds.json", result)
     own = result["methods"]["network"]

@@ -88,7 +88,7 @@ def _networks(rng: np.random.Generator, shapes: dict[str, tuple[int, int]]) -> d
 
 
 def specs() -> dict[str, bundle.BundleSpec]:
-    """Small networks: `small` has what every bundle has (version 1), `whole` all that one may have (version 3)."""
+    """Small networks: `small` has what every bundle has (version 1), `whole` all of version 3, `doubt` intervals (4)."""
     rng = np.random.default_rng(5)
     ipc, cores, ways = Bound("ipc", 0.0, 3.0), Bound("alloc_cores", 0.0, 36.0), Bound("alloc_cache_mb", 0.0, 45.0)
     expected, slow, qos = Bound("expected_cores", 0.0, 36.0), Bound("qos_slowdown", 0.0, 1.0), Bound("qos", 0.0, 1.0)
@@ -136,7 +136,17 @@ def specs() -> dict[str, bundle.BundleSpec]:
     )
     whole = copy.deepcopy(small)
     whole.osml, whole.card, whole.serial = osml, "# Corpus\n\nRandom weights – nothing to run.\n", 1_700_000_000
-    return {"small": small, "whole": whole}
+    doubt = copy.deepcopy(small)
+    ends = [
+        Scale(f"oaa_{of}_{end}", 4.0, offset) for of in ("cores", "ways") for end, offset in (("lower", -2.5), ("upper", 60.0))
+    ]
+    doubt.a = _mlp(rng, [ipc, cores, ways], [*area, *ends])
+    score = {"strangeness.weight": rng.normal(size=(3, 3)), "strangeness.bias": rng.normal(size=3)}
+    doubt.a.weights = {**doubt.a.weights, **{n: v.astype(np.float32) for n, v in score.items()}}
+    qos_ends = [Scale("qos_lower", 0.7, 0.4), Scale("qos_upper", 0.7, 1.9)]
+    doubt.b = _mlp(rng, [ipc, cores, ways, expected], [Scale("qos", 0.7, 1.1), *qos_ends], qos_cap=2.0)
+    doubt.serial = 1_700_000_000
+    return {"small": small, "whole": whole, "doubt": doubt}
 
 
 # ---------------------------------------------------------------- variants
@@ -375,7 +385,7 @@ def ranges() -> Iterator[Variant]:
         ("models.osml.c.reach", [(2, "field"), (4, "field"), (-3, "field"), (3.0, "field")]),
         ("serial", [(1, "ok"), (253402300799, "ok"), (0, "field"), (-1, "field"), (253402300800, "field"), (1.5, "field"),
                     (1700000000.0, "field")]),
-        ("format_version", [(0, "version"), (4, "version"), (-1, "version"), (3.0, "version"), (True, "version"),
+        ("format_version", [(0, "version"), (4, "ok"), (5, "version"), (-1, "version"), (3.0, "version"), (True, "version"),
                             ("3", "version"), (1, "field"), (2, "field")]),
         ("format", [("surefoot-bundl", "version"), ("", "version")]),
         ("feature_set", [("no-pmu", "inputs"), ("FULL", "field"), ("full ", "field")]),
@@ -999,6 +1009,88 @@ def combinations() -> Iterator[Variant]:
         yield Variant(f"{name}: as it is", name, "ok", dict(files), sign="keep")
 
 
+def doubts() -> Iterator[Variant]:
+    """Intervals and the strangeness score: in older versions, by halves, of other models, of other shapes."""
+    file = "models/a.safetensors"
+
+    def tensors_of(change: Callable[[dict[str, Any]], Any]) -> Callable[[Files], None]:
+        def put_back(files: Files) -> None:
+            weights = dict(bundle.export.from_safetensors(files[file]))
+            change(weights)
+            files[file] = bundle.export.to_safetensors(weights)
+
+        return put_back
+
+    def output(m: Json, letter: str, place: int) -> Json:
+        return m["models"][letter]["outputs"][place]
+
+    def older(m: Json) -> None:
+        m.update(format_version=3)
+
+    def no_score(m: Json) -> None:
+        m["models"]["a"].pop("strangeness")
+
+    def no_tensors(weights: dict[str, Any]) -> None:
+        weights.pop("strangeness.weight"), weights.pop("strangeness.bias")
+
+    yield changed("doubt: in version 3", "field", older, base="doubt")
+    yield changed("doubt: intervals in version 3", "outputs", lambda m: (older(m), no_score(m)), base="doubt")
+    yield changed("doubt: no score", "ok", no_score, base="doubt", files=tensors_of(no_tensors))
+    yield changed("doubt: the score's tensors without a word", "weights", no_score, base="doubt")
+    yield changed("doubt: a score without tensors", "weights", base="doubt", files=tensors_of(no_tensors))
+    for name in ("strangeness.weight", "strangeness.bias"):
+        yield changed(f"doubt: no {name}", "weights", base="doubt", files=tensors_of(lambda w, n=name: w.pop(n)))
+        yield changed(
+            f"doubt: {name} not finite",
+            "weights",
+            base="doubt",
+            files=lambda f, n=name: f.update({file: _with_nan(f[file], n)}),
+        )
+    large = np.full((3, 3), 9e29, np.float32)
+    yield changed(
+        "doubt: a score that overflows",
+        "weights",
+        base="doubt",
+        files=tensors_of(lambda w: w.update({"strangeness.weight": large})),
+    )
+    shapes: list[tuple[Json, str]] = [
+        ([[3, 2]], "layers"), ([[2, 3]], "layers"), ([[3, 3], [3, 3]], "layers"), ([], "field"), ([[3]], "field"),
+        ([[0, 3]], "field"), (None, "field"), ({}, "field"),
+    ]  # fmt: skip
+    for said, want in shapes:
+        yield changed(f"doubt: score of shape {said}", want, put("models", "a", "strangeness", value=said), base="doubt")
+    yield changed("doubt: a score of Model-B", "field", put("models", "b", "strangeness", value=[[4, 4]]), base="doubt")
+    for letter, place, other in (
+        ("a", 5, "rcliff_cores_lower"),
+        ("a", 5, "qos_lower"),
+        ("b", 1, "oaa_cores_lower"),
+        ("b", 1, "qos"),
+    ):
+        yield changed(
+            f"doubt: {other} of {letter} in place {place}",
+            "outputs",
+            lambda m, a=letter, b=place, n=other: output(m, a, b).update(name=n),
+            base="doubt",
+        )
+    yield changed("doubt: a mean beyond the machine", "ok", lambda m: output(m, "a", 6).update(offset=900.0), base="doubt")
+    for letter, place in (("a", 5), ("a", 8), ("b", 1), ("b", 2)):
+        yield changed(
+            f"doubt: {letter} without the end in place {place}",
+            "outputs",
+            lambda m, a=letter, b=place: m["models"][a]["outputs"].pop(b),
+            base="doubt",
+        )
+    yield changed("doubt: an interval of OSML's A", "outputs", lambda m: (
+        m.update(format_version=4), m["models"]["osml"]["a"]["outputs"][2].update(name="oaa_cores_lower")))  # fmt: skip
+
+
+def _with_nan(data: bytes, name: str) -> bytes:
+    """The same file with a NaN as the first value of a tensor."""
+    head = int.from_bytes(data[:8], "little")
+    start = json.loads(data[8 : 8 + head])[name]["data_offsets"][0] + 8 + head
+    return data[:start] + np.float32("nan").tobytes() + data[start + 4 :]
+
+
 # ---------------------------------------------------------------- random ones
 
 
@@ -1088,7 +1180,7 @@ def declared() -> list[Variant]:
     families = [
         combinations(), missing_fields(), unknown_fields(), wrong_types(rng), ranges(), lists(), forms_of_json(),
         names_and_files(), profiles_of_text(), weights(), signatures(),
-        tars(),
+        tars(), doubts(),
     ]  # fmt: skip
     return [variant for family in families for variant in family]
 

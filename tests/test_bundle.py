@@ -194,7 +194,7 @@ def test_a_bundle_for_another_host_is_refused_by_name(trusted: list[Ed25519Publi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=4), "field format_version: is 4: this version does not know it"),
+        (lambda m: m.update(format_version=5), "field format_version: is 5: this version does not know it"),
         (lambda m: m.update(format_version=3), "field serial: is missing"),
         (lambda m: m.update(surprise=1), "field surprise: is unknown"),
         (lambda m: m["models"]["a"]["inputs"][0].update(max=-1.0), "models.a.inputs.ipc: bounds 0.0..-1.0 are empty"),

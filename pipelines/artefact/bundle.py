@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from models import export
+from models import export, intervals
 from models.features import ACTIONS, FEATURE_SETS, Bound, Scale
 from pipelines.artefact import bundle_rules
 from pipelines.artefact.bundle_rules import Refused, limit, rules
@@ -61,6 +61,7 @@ MAX_CARD_BYTES = int(limit("card_bytes"))
 
 LETTERS = ("a", "b", "c")
 OSML = ("a", "ap", "b", "bp", "c")  # keys of `models.osml`; file models/osml_KEY.safetensors
+STRANGENESS = "strangeness"  # tensors of Model-A's score: strangeness.weight, strangeness.bias
 OSML_REACH = 3  # models/osml_c.py, which needs PyTorch: cores and ways that one of its actions moves at most
 OSML_ACTIONS = (2 * OSML_REACH + 1) ** 2
 
@@ -112,6 +113,12 @@ class MlpSpec(_NetworkSpec):
     qos_cap: float | None
 
 
+class ModelASpec(MlpSpec):
+    """Model-A; `strangeness` is the shape of its score's layer, where it has one (version 4)."""
+
+    strangeness: list[tuple[int, int]] | None = None
+
+
 class DdpgSpec(_NetworkSpec):
     """Model-C: actor, critic and their targets."""
 
@@ -145,7 +152,7 @@ AnySpec = MlpSpec | DdpgSpec | DqnSpec
 
 
 class ModelsSpec(_Strict):
-    a: MlpSpec
+    a: ModelASpec
     b: MlpSpec
     c: DdpgSpec
     osml: OsmlSpec | None = None
@@ -400,6 +407,8 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
         if "outputs" in spec:
             bundle_rules.check_outputs(manifest, at, model, spec["outputs"])
             bundle_rules.check_layers(f"{at}.layers", spec["layers"], n, len(spec["outputs"]))
+            if "strangeness" in spec:
+                bundle_rules.check_strangeness(f"{at}.strangeness", spec["strangeness"], n)
             continue
         if "actions" in spec:
             bundle_rules.check_actions(manifest, at, spec)
@@ -440,13 +449,16 @@ def _check_file(name: str, data: bytes, spec: FileSpec) -> None:
         )
 
 
-def _check_network(file: str, weights: export.Weights, prefix: str, layers: Sequence[Sequence[int]]) -> set[str]:
+def _check_network(
+    file: str, weights: export.Weights, prefix: str, layers: Sequence[Sequence[int]], *, numbered: bool = True
+) -> set[str]:
     """Names of the tensors that belong to the network, after checking shapes and values."""
     names: set[str] = set()
     most = 1.0  # that a value can come to, whatever the inputs, which lie within 0..1
     for n, (rows, cols) in enumerate(layers):
         pair = []
-        for name, shape in ((f"{prefix}layers.{n}.weight", (rows, cols)), (f"{prefix}layers.{n}.bias", (rows,))):
+        layer = f"{prefix}layers.{n}" if numbered else prefix
+        for name, shape in ((f"{layer}.weight", (rows, cols)), (f"{layer}.bias", (rows,))):
             tensor = weights.get(name)
             if tensor is None or tensor.dtype != np.float32 or tensor.shape != shape:
                 found = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
@@ -458,7 +470,7 @@ def _check_network(file: str, weights: export.Weights, prefix: str, layers: Sequ
         most = float(np.max(pair[0].sum(axis=1) * most + pair[1]))
         if most > limit("activation"):
             at_most = f"at most {limit('activation'):.0e}; train again"
-            raise BundleError("weights", file, f"{prefix}layers.{n} lets a value grow to {most:.0e}, {at_most}")
+            raise BundleError("weights", file, f"{layer} lets a value grow to {most:.0e}, {at_most}")
     return names
 
 
@@ -471,6 +483,8 @@ def _check_weights(manifest: Manifest, files: Mapping[str, bytes]) -> None:
         known: set[str] = set()
         for prefix, layers in _networks(spec):
             known |= _check_network(spec.file, weights, prefix, layers)
+        if isinstance(spec, ModelASpec) and spec.strangeness is not None:
+            known |= _check_network(spec.file, weights, STRANGENESS, spec.strangeness, numbered=False)
         if extra := sorted(set(weights) - known):
             raise BundleError("weights", spec.file, f"holds a tensor that the manifest does not name: {extra[0]}")
 
@@ -692,6 +706,16 @@ def _inputs(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
     return [{"name": b.name, "min": float(b.min), "max": float(b.max)} for b in bounds]
 
 
+def _strangeness(trained: TrainedMlp) -> dict[str, Any]:
+    layer = trained.weights.get(f"{STRANGENESS}.weight")
+    return {} if layer is None else {"strangeness": [list(layer.shape)]}
+
+
+def _has_doubt(trained: TrainedMlp) -> bool:
+    """Whether it has intervals or a strangeness score."""
+    return bool(_strangeness(trained)) or any(intervals.is_end(o.name) for o in trained.outputs)
+
+
 def _described(model: str, trained: TrainedMlp | TrainedDdpg | TrainedDqn, sha256: str) -> dict[str, Any]:
     """A model's entry in the manifest."""
     common = {"file": f"models/{model}.safetensors", "sha256": sha256, "activation": "relu", "inputs": _inputs(trained.inputs)}
@@ -701,6 +725,7 @@ def _described(model: str, trained: TrainedMlp | TrainedDdpg | TrainedDqn, sha25
             "layers": export.layer_shapes(trained.weights),
             "outputs": [{"name": o.name, "scale": float(o.scale), "offset": float(o.offset)} for o in trained.outputs],
             "qos_cap": trained.qos_cap,
+            **_strangeness(trained),
         }
     hyperparameters = {k: float(v) for k, v in trained.hyperparameters.items()}
     if isinstance(trained, TrainedDqn):
@@ -758,6 +783,8 @@ def facts(spec: BundleSpec) -> dict[str, Any]:
 
 def _lowest_version(spec: BundleSpec) -> int:
     """The lowest format version that can hold it: the oldest node that can, reads it."""
+    if _has_doubt(spec.a) or _has_doubt(spec.b):
+        return 4
     if spec.serial is not None:
         return 3
     return 2 if spec.osml is not None or spec.card is not None else 1
@@ -765,6 +792,8 @@ def _lowest_version(spec: BundleSpec) -> int:
 
 def assemble(spec: BundleSpec, key: Ed25519PrivateKey) -> dict[str, bytes]:
     """The files of a bundle, signature included; equal input gives equal bytes."""
+    if spec.serial is None and _lowest_version(spec) >= rules()["objects"]["manifest"]["serial"]["since"]:
+        raise BadInput("serial: a bundle with intervals or a strangeness score needs one; give the second of its build")
     said = facts(spec)
     files = profiles(said["platform"], said["services"])
     files |= {f"models/{model}.safetensors": export.to_safetensors(trained.weights) for model, trained in spec.each()}

@@ -287,6 +287,8 @@ def _rule(kind: str, name: str, model: str, manifest: Mapping[str, Any], at: str
     """The rule for a name of one of a model's lists."""
     for rule in rules()[kind]:
         if rule["name"] == name and model in rule.get("of", [model]):
+            if rule.get("since", 0) > manifest["format_version"]:
+                raise Refused(kind, at, f"is unknown in version {manifest['format_version']}")
             if _has(rule.get("needs"), manifest):
                 found: dict[str, Any] = rule
                 return found
@@ -329,6 +331,10 @@ def check_outputs(manifest: Mapping[str, Any], at: str, model: str, outputs: Seq
             most = most_of(rule["most"], manifest["platform"])
             if not 0.0 <= mean <= most * (1.0 + limit("rounding")):
                 raise Refused("outputs", where, f"its mean {mean} leaves the machine's 0..{most}")
+    for o in outputs:
+        other = _rule("outputs", o["name"], model, manifest, f"{at}.outputs.{o['name']}").get("with")
+        if other is not None and other not in seen:
+            raise Refused("outputs", f"{at}.outputs.{o['name']}", f"is an end of an interval without the other, {other}")
     for rule in rules()["outputs"]:
         needed = model in rule.get("of", [model]) and not rule.get("optional") and _has(rule.get("needs"), manifest)
         if needed and rule["name"] not in seen:
@@ -353,6 +359,12 @@ def check_pool(at: str, hyperparameters: Mapping[str, float]) -> None:
     replay, batch = hyperparameters.get("replay"), hyperparameters["batch"]
     if replay is not None and replay < batch:
         raise Refused("hyperparameters", f"{at}.hyperparameters.replay", f"{replay} is below the batch of {batch}")
+
+
+def check_strangeness(at: str, layers: Sequence[Sequence[int]], inputs: int) -> None:
+    """The score is of one layer, as wide as the model's inputs."""
+    if [list(shape) for shape in layers] != [[inputs, inputs]]:
+        raise Refused("layers", at, f"want one layer [{inputs}, {inputs}]")
 
 
 def check_layers(at: str, layers: Sequence[Sequence[int]], inputs: int, outputs: int) -> None:

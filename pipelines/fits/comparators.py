@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from models import features, model_a, model_b
+from models import features, intervals, model_a, model_b
 from pipelines import params
 from pipelines.fits import balance, holdout, tensors
 from pipelines.fits.fit import matrix
@@ -211,7 +211,12 @@ class Asked:
     distance: I64
 
     def errors_of_a(self, answer: F64, names: Sequence[str]) -> Found:
-        """The errors of balance.area_errors of what is said of the rows, shape (rows, names); nothing without labels."""
+        """The errors of balance.area_errors of what is said of the rows, shape (rows, names); nothing without labels.
+
+        Ends of intervals have no labels, and no part in it.
+        """
+        middle = [k for k, name in enumerate(names) if not intervals.is_end(name)]
+        answer, names = answer[:, middle], [names[k] for k in middle]
         labels = self.table.labels(names)[self.table.plane[self.rows]]
         return balance.area_errors(answer, labels, names) if np.isfinite(labels).any() else {}
 

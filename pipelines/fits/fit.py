@@ -23,14 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models import export, features
+from models import export, features, intervals
 from models.features import Bound, Scale
 from models.mlp import Mlp
 from models.spec import Spec
 from pipelines import params
 from pipelines.errors import BadInput, Interrupted, PipelineError
 from pipelines.fits import tensors
-from pipelines.fits.fitted import VAL_LOSS, Fitted, Stopped
+from pipelines.fits.fitted import VAL_LOSS, Fitted, Stopped, some_outputs
+from pipelines.fits.strange import is_strangeness
 from pipelines.fits.tensors import Table
 
 I64 = NDArray[np.int64]
@@ -232,11 +233,17 @@ class Start:
         """The same function of cores, MB and MB/s, for a network with these bounds and scales.
 
         A service needs about as many cores on either machine, not the same share of it. Where bounds are not known, the same
-        function of scaled values. Inputs that follow the named ones (a critic's action) have no bounds.
+        function of scaled values. Inputs that follow the named ones (a critic's action) have no bounds. Ends of intervals are
+        left out where this network has none: on another platform they would not cover what they say.
 
         Raises:
             BadInput: the networks take or give something else, so that the weights mean nothing.
         """
+        wanted = {s.name for s in outputs}
+        places = [k for k, s in enumerate(self.outputs) if s.name in wanted or not intervals.is_end(s.name)]
+        if outputs and len(places) < len(self.outputs):
+            fewer = replace(self, weights=some_outputs(self.weights, places), outputs=tuple(self.outputs[k] for k in places))
+            return fewer.moved_to(inputs, outputs)
         for what, theirs, ours in (("inputs", self.inputs, inputs), ("outputs", self.outputs, outputs)):
             names, own = [x.name for x in theirs], [x.name for x in ours]
             if names and names != own:
@@ -248,7 +255,7 @@ class Start:
                 )
         if not self.inputs:
             return self
-        weights = {name: value.astype(np.float64) for name, value in self.weights.items()}
+        weights = {name: value.astype(np.float64) for name, value in self.weights.items() if not is_strangeness(name)}
         n = len(self.inputs)
         span = np.array([b.max - b.min for b in self.inputs])
         shift = np.array([new.min - old.min for old, new in zip(self.inputs, inputs, strict=True)]) / span
@@ -349,10 +356,12 @@ def fit_regression(
     begun: bool = False,
     memory: Sequence[int] = (),
     keep: int | None = None,
+    levels: Sequence[float] | None = None,
 ) -> tuple[export.Weights, Course]:
     """Train; returns weights of the best validation epoch, where there are validation planes, else of the last.
 
     Args:
+        levels: the quantile that each output is; None: all are central ones.
         keep: the epoch whose weights are returned instead.
         begun: the network is not random: training begins from the function that it is.
         memory: columns of the memory sizes, for `hide_memory`.
@@ -361,7 +370,7 @@ def fit_regression(
 
     steps = p.epochs * len(train_batches)
     rate = p.begun_lr if begun and p.begun_lr is not None else p.lr
-    module = Regression(net, rate, steps, p.weight_decay, p.loss)
+    module = Regression(net, rate, steps, p.weight_decay, p.loss, levels)
     first = next(net.parameters())
     standard = Standard.of(train_batches) if first.requires_grad else Standard.as_they_are(first.shape[1])
     if begun:

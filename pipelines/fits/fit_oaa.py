@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import export, features
+from models import export, features, intervals
 from models.spec import Spec
 from pipelines import params
 from pipelines.fits import fit, tensors
@@ -52,6 +52,7 @@ def fit_model(
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
     keep: int | None = None,
+    interval: float | None = None,
 ) -> Fitted:
     """Train on the planes of the training split; the weights are those of the epoch that is best on the validation split.
 
@@ -59,6 +60,7 @@ def fit_model(
         rows: to train and to validate on; None: all of those splits.
         begin: None: at random weights.
         keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
+        interval: the share of labels that the ends of intervals are taught to hold between them; None: there are no ends.
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs_of(p.inputs), table)
@@ -69,10 +71,12 @@ def fit_model(
     outputs = [name for k, name in enumerate(outputs) if np.isfinite(labels[chosen, k]).any()]
     if not outputs or len(train) == 0:
         raise fit.no_labels("a label and no neighbours" if spec.alone else "a label")
-    labels = table.labels(outputs)
-    low, high = label_ends(table, outputs)
+    names = outputs if interval is None else intervals.with_ends(outputs)
+    column = [outputs.index(intervals.central(name)) for name in names]
+    labels = table.labels(outputs)[:, column]
+    low, high = (end[:, column] for end in label_ends(table, outputs))
     bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
-    scales = [fit.scale_of(name, labels[table.plane[train], k]) for k, name in enumerate(outputs)]
+    scales = [fit.scale_of(name, labels[table.plane[train], k]) for k, name in enumerate(names)]
 
     def batches(rows: I64, shuffle: bool) -> Batches:
         x = torch.from_numpy(features.normalise(table.matrix(inputs, rows), bounds))
@@ -94,5 +98,6 @@ def fit_model(
         begun=begin is not None,
         memory=fit.memory_columns(bounds),
         keep=keep,
+        levels=None if interval is None else intervals.levels(names, interval),
     )
     return fit.finished(Fitted(weights, bounds, scales, missing), course, table, start, spec.alone)

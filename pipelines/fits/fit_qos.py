@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models import export, features
+from models import export, features, intervals
 from models.spec import Spec
 from pipelines import params
 from pipelines.errors import BadInput
@@ -34,6 +34,7 @@ def fit_model(
     rows: tuple[I64, I64] | None = None,
     begin: fit.Start | None = None,
     keep: int | None = None,
+    interval: float | None = None,
 ) -> Fitted:
     """Train on the planes of the training split and on those without a feasible cell.
 
@@ -41,6 +42,7 @@ def fit_model(
         rows: to train and to validate on; None: all of those splits.
         begin: None: at random weights.
         keep: the epoch whose weights are kept; None: the best one on the rows to validate on.
+        interval: as in fit_oaa.fit_model.
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs_of(p.inputs), table)
@@ -49,7 +51,9 @@ def fit_model(
     questions = QosQuestions(table, train, p.qos_cap, p.near_share)
     if len(questions.rows) == 0:
         raise BadInput("no plane of the training split has a cell with a known QoS; see cells.parquet")
-    scale = features.make_scales(["qos"], questions.draw(np.random.default_rng(seed))[1][:, None])[0]
+    names = ["qos"] if interval is None else intervals.with_ends(["qos"])
+    taught = questions.draw(np.random.default_rng(seed))[1]
+    scales = [features.make_scales([name], taught[:, None])[0] for name in names]
 
     def batches(asked: QosQuestions, fixed: bool) -> fit.Drawn:
         base = fit.matrix(table, asked.rows, bounds)
@@ -60,11 +64,11 @@ def fit_model(
             cells, qos = asked.draw(rng)
             x = base.copy()
             x[:, places] = fit.matrix(table, asked.rows, of, cells)
-            return x, qos[:, None]
+            return x, np.tile(qos[:, None], len(names))
 
-        return fit.Drawn(draw, len(asked.rows), [scale], p, seed, fixed=fixed)
+        return fit.Drawn(draw, len(asked.rows), scales, p, seed, fixed=fixed)
 
-    net = fit.network(spec, p, bounds, [scale], seed + 1, begin)
+    net = fit.network(spec, p, bounds, scales, seed + 1, begin)
     val_questions = QosQuestions(table, val, p.qos_cap, p.near_share) if len(val) else None
     val_batches = batches(val_questions, True) if val_questions is not None and len(val_questions.rows) else None
     weights, course = fit.fit_regression(
@@ -77,10 +81,16 @@ def fit_model(
         begun=begin is not None,
         memory=fit.memory_columns(bounds),
         keep=keep,
+        levels=None if interval is None else intervals.levels(names, interval),
     )
-    return fit.finished(Fitted(weights, bounds, [scale], missing, settings={"qos_cap": p.qos_cap}), course, table, start)
+    return fit.finished(Fitted(weights, bounds, scales, missing, settings={"qos_cap": p.qos_cap}), course, table, start)
 
 
 def predict_qos(b: Fitted, table: Table, rows: I64, cells: I64) -> F64:
     """Model-B's QoS of rows if they went to cells."""
-    return features.natural(export.forward(b.weights, fit.matrix(table, rows, b.inputs, cells)), b.outputs)[:, 0]
+    return predict_all(b, table, rows, cells)[:, 0]
+
+
+def predict_all(b: Fitted, table: Table, rows: I64, cells: I64) -> F64:
+    """All of Model-B's outputs, `qos` first."""
+    return features.natural(export.forward(b.weights, fit.matrix(table, rows, b.inputs, cells)), b.outputs)

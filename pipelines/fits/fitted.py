@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,12 @@ class Fitted:
 
 
 class Settings(BaseModel):
-    """`settings` of `model.json`; a model has those that it needs."""
+    """`settings` of `model.json`; a model has those that it needs. `interval`: share of labels that its intervals cover."""
 
     model_config = ConfigDict(extra="forbid")
 
     qos_cap: float | None = None
+    interval: float | None = None
     hyperparameters: dict[str, float] | None = None
     available_actions: list[str] | None = None
     slowdowns: list[float] | None = None
@@ -112,6 +114,12 @@ class Summary(BaseModel):
                 f"{folder / SUMMARY}: field stopped_early: {s.by} ended the training after {s.epochs} of {s.of} epochs; train it "
                 "to its end (`dvc repro`), or give it fewer epochs or updates in params.yaml"
             )
+
+
+def some_outputs(weights: export.Weights, places: Sequence[int]) -> export.Weights:
+    """The network with these outputs alone."""
+    last = f"layers.{len(export.layer_shapes(weights)) - 1}"
+    return weights | {name: weights[name][list(places)] for name in (f"{last}.weight", f"{last}.bias")}
 
 
 def save(folder: Path, fitted: Fitted, about: dict[str, Any]) -> dict[str, Any]:
