@@ -287,6 +287,15 @@ class Worlds(_Section):
     validate_share: float = Field(default=0.1, gt=0, lt=1, description="share of the worlds that the epoch is chosen on")
     a: Regression = Regression(inputs="relative")
     b: ModelB = ModelB(inputs="relative")
+    measured_share: float = Field(default=0.5, gt=0, lt=1, description="share of a new server's services that are measured")
+    cell_s: float = Field(default=12.0, gt=0, description="seconds that a cell takes on a machine: settling and samples")
+    search_cells: int = Field(default=5, ge=1, description="cells that the search for the cliff of a plane looks at")
+    more_cells: int = Field(default=5, ge=0, description="further cells of a plane that is measured")
+    few_a: Regression = Regression(inputs="relative")
+    few_b: ModelB = ModelB(inputs="relative")
+    blend: float = Field(default=0.5, ge=0, le=1, description="of the copy, in weights half-way between it and the model")
+    hold_a: float = Field(default=10.0, gt=0, description="planes that the model as it is counts as, where its outputs move")
+    hold_b: float = Field(default=10.0, gt=0, description="the same of Model-B")
 
 
 class Report(_Section):
