@@ -14,7 +14,7 @@ those cells alone. Planes and further cells are chosen in one of two ways:
 
     random   as they come
     gain     the services in turn, then those that the models were most wrong about; of a service the plane that is farthest
-             from those measured, by load and neighbours; further cells where Model-B says that the cliff is
+             from those measured, by load and neighbours; further cells far from those measured, too
 
 Methods: `as-is`, `nothing` (trained on the samples alone), and those of pipelines/fits/adapt.py. Asked are services that were
 never measured (`others`), and planes that were not, of services that were (`own`). Writes
@@ -38,6 +38,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models import model_a, model_b
+from models.spec import Spec
 from pipelines import params, worlds
 from pipelines.errors import BadInput
 from pipelines.fits import adapt, fit_oaa, fit_qos, fitted, holdout
@@ -118,9 +120,18 @@ class Campaign:
         found, rest = order[: self.p.search_cells], order[self.p.search_cells :]
         if how == "random":
             return np.concatenate([found, self.rng.permutation(rest)[: self.p.more_cells]])
-        row = np.flatnonzero(np.isin(self.table.cell, found))[:1]
-        said = fit_qos.predict_qos(self.models["b"], self.table, np.repeat(row, len(rest)), rest)
-        return np.concatenate([found, rest[np.argsort(np.abs(said - 1.0), kind="stable")][: self.p.more_cells]])
+        return np.concatenate([found, self._spread(found, rest)])
+
+    def _spread(self, found: I64, rest: I64) -> I64:
+        """Cells that are farthest from those measured and from each other, in shares of the platform's cores and ways."""
+        size = np.array([self.table.cell_cores.max(), self.table.cell_ways.max()])
+        at = np.column_stack([self.table.cell_cores, self.table.cell_ways]) / size
+        chosen: list[int] = []
+        far = np.abs(at[rest][:, None] - at[found][None]).sum(axis=2).min(axis=1)
+        for _ in range(min(self.p.more_cells, len(rest))):
+            chosen.append(int(rest[np.argmax(far)]))
+            far = np.minimum(far, np.abs(at[rest] - at[chosen[-1]]).sum(axis=1))
+        return np.array(chosen, dtype=np.int64)
 
     def _by_gain(self, count: int) -> list[int]:
         left = [int(q) for q in self.rng.permutation(self.candidates)]
@@ -160,30 +171,42 @@ class Campaign:
         return error
 
 
-def adapted(method: str, models: Models, table: Table, got: Measured, p: params.Worlds, seed: int, out: Path) -> Models:
-    """Models A and B after these samples, by one method; what the samples cannot teach stays as it is.
+def adapted(
+    methods: Sequence[str], models: Models, table: Table, got: Measured, p: params.Worlds, seed: int
+) -> dict[str, Models]:
+    """Models A and B after these samples, by each method; what the samples cannot teach stays as it is.
 
     Args:
         table: in per cent of its platform.
-        method: `as-is`, `nothing`, or one of adapt.METHODS.
+        methods: `as-is`, `nothing`, or of adapt.METHODS.
     """
-    if method == "as-is" or not len(got.rows):
-        return models
     seen = adapt.only(table, got.cells)
-    labelled = got.rows[np.isfinite(seen.labels(["oaa_cores"])[seen.plane[got.rows], 0])]
-    a, b = models["a"], models["b"]
-    if method == "outputs":
-        return {
-            "a": adapt.outputs_a(seen, labelled, a, p.hold_a) if len(labelled) else a,
-            "b": adapt.outputs_b(seen, got.rows, b, p.hold_b),
-        }
-    from_a, from_b = (None, None) if method == "nothing" else (a, b)
-    made = {"b": adapt.trained_b(seen, got.rows, p.few_b, seed, out, from_b)}
     # a plane that no cell of carries says nothing of an area
-    made["a"] = adapt.trained_a(seen, labelled, p.few_a, seed, out, from_a) if len(labelled) else a
-    if method == "blend":
-        made = {letter: adapt.blend(models[letter], made[letter], p.blend) for letter in made}
-    return made
+    labelled = got.rows[np.isfinite(seen.labels(["oaa_cores"])[seen.plane[got.rows], 0])]
+    found: dict[str, Models] = {method: {} for method in methods}
+    rows = {"a": labelled, "b": got.rows}
+    lessons = {"a": adapt.lesson_a, "b": adapt.lesson_b}
+    settings: dict[str, tuple[Spec, params.Regression, float]] = {
+        "a": (model_a.SPEC, p.few_a, p.hold_a),
+        "b": (model_b.SPEC, p.few_b, p.hold_b),
+    }
+    for letter, model in models.items():
+        lesson = lessons[letter](seen, rows[letter], model)
+        spec, few, hold = settings[letter]
+        copied = model
+        if len(lesson.x) and {"copy", "blend"} & set(methods):
+            copied = adapt.copy(spec, lesson, model, few, seed)
+        for method in methods:
+            if method == "as-is" or not len(lesson.x):
+                made = model
+            elif method == "nothing":
+                made = adapt.nothing(spec, lesson, model, few, seed)
+            elif method == "outputs":
+                made = adapt.outputs(lesson, model, hold)
+            else:
+                made = copied if method == "copy" else adapt.blend(model, copied, p.blend)
+            found[method][letter] = made
+    return found
 
 
 def asked_parts(asked: Asked, others: Sequence[str], candidates: I64) -> dict[str, Asked]:
@@ -218,7 +241,6 @@ def one_world(
     minutes: Sequence[float],
     seeds: Sequence[int],
     methods: Sequence[str],
-    out: Path,
 ) -> list[list[Any]]:
     """Lines of transfer.csv of one world."""
     s = p.worlds
@@ -238,12 +260,9 @@ def one_world(
                 got = Measured(planes, cells, np.flatnonzero(np.isin(whole.cell, cells)))
                 if not len(planes) and how != CHOICES[0]:
                     continue
-                for method in methods:
-                    if method != "as-is" and not len(planes):
-                        continue
-                    if method == "as-is" and len(planes):
-                        continue
-                    made = adapted(method, models, whole, got, s, seed, out)
+                # without a sample there is one method
+                some = [method for method in methods if (method == "as-is") != bool(len(planes))]
+                for method, made in adapted(some, models, whole, got, s, seed).items():
                     for part, asked in parts.items():
                         found = worlds.said_by(made, asked)
                         at = [folder.name, seed, how if len(planes) else "", m, len(planes), len(cells), method, part]
@@ -300,7 +319,7 @@ def run(
     for folder in ask:
         plant = worlds.prepared(folder, p, p.worlds.rows).about.made_by.get(PLANT)
         fitted.same_plant(str(models_folder), about.plant_version, plant)
-        lines += one_world(folder, models, p, minutes, seeds, methods, out)
+        lines += one_world(folder, models, p, minutes, seeds, methods)
         told(f"transfer: {folder.name} done")
     s = p.worlds
     result = {

@@ -12,18 +12,21 @@ nothing of rows that they are not given. A method returns a network of the same 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from models import export, features, model_a, model_b
+from models import export, features
 from models.features import Scale
+from models.mlp import Mlp
+from models.spec import Spec
 from pipelines import params
-from pipelines.fits import fit_oaa, fit_qos
-from pipelines.fits.fit import Start, matrix
+from pipelines.fits import fit_oaa
+from pipelines.fits.fit import Standard, Start, checked, matrix, network, numpy_weights, scale_of
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 
@@ -44,61 +47,101 @@ def only(table: Table, cells: I64) -> Table:
     return replace(table, cell_qos=qos)
 
 
-def start_of(model: Fitted) -> Start:
-    return Start(model.weights, (), tuple(model.inputs), tuple(model.outputs))
+@dataclass(frozen=True)
+class Lesson:
+    """What a model is taught, as arrays.
+
+    Attributes:
+        x: scaled inputs, shape (rows, inputs).
+        low, high: least and most that each label can be, natural units, shape (rows, outputs); NaN where there is none.
+        plane: of each row.
+    """
+
+    x: NDArray[np.float32]
+    low: F64
+    high: F64
+    plane: I64
 
 
-def trained_a(
-    table: Table, rows: I64, p: params.Regression, seed: int, out: Path, begin: Fitted | None, val: I64 | None = None
-) -> Fitted:
-    """Model-A of these rows; from nothing where `begin` is None. Without rows to validate on the last epoch is kept."""
-    start = None if begin is None else start_of(begin)
-    nothing = np.empty(0, dtype=np.int64)
-    return fit_oaa.fit_model(model_a.SPEC, table, p, seed, out, rows=(rows, nothing if val is None else val), begin=start)
+def lesson_a(table: Table, rows: I64, a: Fitted) -> Lesson:
+    """Rows and the labels of their planes."""
+    low, high = fit_oaa.label_ends(table, [s.name for s in a.outputs])
+    plane = table.plane[rows]
+    x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
+    return Lesson(x, low[plane], high[plane], plane)
 
 
-def trained_b(
-    table: Table, rows: I64, p: params.ModelB, seed: int, out: Path, begin: Fitted | None, val: I64 | None = None
-) -> Fitted:
-    """Model-B of these rows, as `trained_a`."""
-    start = None if begin is None else start_of(begin)
-    nothing = np.empty(0, dtype=np.int64)
-    return fit_qos.fit_model(model_b.SPEC, table, p, seed, out, rows=(rows, nothing if val is None else val), begin=start)
+def lesson_b(table: Table, rows: I64, b: Fitted) -> Lesson:
+    """Each row asked about each cell of its plane whose QoS is known; the table is one of `only`."""
+    known = np.flatnonzero(np.isfinite(table.cell_qos))
+    cells = [known[table.cell_plane[known] == table.plane[r]] for r in rows]
+    before = np.repeat(rows, [len(c) for c in cells])
+    after = np.concatenate([np.empty(0, dtype=np.int64), *cells])
+    qos = np.minimum(table.cell_qos[after], b.setting("qos_cap"))[:, None]
+    return Lesson(matrix(table, before, b.inputs, after), qos, qos, table.plane[before])
+
+
+def nothing(spec: Spec, lesson: Lesson, like: Fitted, p: params.Regression, seed: int) -> Fitted:
+    """A model of the samples alone, with the inputs and outputs of another; outputs have the samples' own scale."""
+    outputs = [scale_of(s.name, lesson.low[:, k]) for k, s in enumerate(like.outputs)]
+    net = network(spec, p, like.inputs, outputs, seed)
+    return replace(like, outputs=outputs, weights=_trained(net, lesson, outputs, p, seed, begun=False))
+
+
+def copy(spec: Spec, lesson: Lesson, model: Fitted, p: params.Regression, seed: int) -> Fitted:
+    """The model, trained on with the samples."""
+    net = network(spec, p, model.inputs, model.outputs, seed, Start(model.weights))
+    return replace(model, weights=_trained(net, lesson, model.outputs, p, seed, begun=True))
+
+
+def _trained(
+    net: Mlp, lesson: Lesson, outputs: Sequence[Scale], p: params.Regression, seed: int, *, begun: bool
+) -> export.Weights:
+    """Weights after `min_steps` batches; a loop of its own, since Lightning takes longer to begin than this takes."""
+    standard = Standard.of([(torch.from_numpy(lesson.x),)])
+    if begun:
+        standard.unfold_into(net)
+    x = standard.scaler()(torch.from_numpy(lesson.x))
+    low, high = (torch.from_numpy(features.standardise(end, outputs)) for end in (lesson.low, lesson.high))
+    known = torch.isfinite(low)
+    low, high = torch.nan_to_num(low), torch.nan_to_num(high)
+    rate = p.begun_lr if begun and p.begun_lr is not None else p.lr
+    optimiser = torch.optim.Adam(net.parameters(), lr=rate, weight_decay=p.weight_decay)
+    drawn = torch.Generator().manual_seed(seed)
+    for step in range(p.min_steps):
+        # as models/regression.py: up in the first tenth, then down along a cosine
+        share = step / p.min_steps
+        for group in optimiser.param_groups:
+            group["lr"] = rate * min(10 * share + 0.01, 0.5 * (1 + math.cos(math.pi * share)))
+        rows = torch.randint(len(x), (min(p.batch, len(x)),), generator=drawn)
+        said = net(x[rows])
+        error = torch.relu(low[rows] - said) + torch.relu(said - high[rows])
+        loss = (error * known[rows]).sum() / known[rows].sum().clamp(min=1)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return checked(standard.folded(numpy_weights(net)), "training", "lr")
 
 
 def blend(model: Fitted, copied: Fitted, share: float) -> Fitted:
-    """Weights between a model and its copy, which may have other scales of its outputs.
+    """Weights between a model and its copy.
 
     Args:
         share: 0: the model, 1: its copy.
     """
-    moved = start_of(copied).moved_to(model.inputs, model.outputs).weights
-    weights = {n: ((1.0 - share) * w + share * moved[n]).astype(np.float32) for n, w in model.weights.items()}
+    weights = {n: ((1.0 - share) * w + share * copied.weights[n]).astype(np.float32) for n, w in model.weights.items()}
     return replace(model, weights=weights)
 
 
-def outputs_a(table: Table, rows: I64, a: Fitted, hold: float) -> Fitted:
-    """Model-A with its last layer moved towards the labels of these rows.
+def outputs(lesson: Lesson, model: Fitted, hold: float) -> Fitted:
+    """The model with its last layer moved towards the labels.
 
     Args:
         hold: planes that the model as it is counts as.
     """
-    names = [s.name for s in a.outputs]
-    low, high = fit_oaa.label_ends(table, names)
-    plane = table.plane[rows]
-    x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
-    said = features.natural(export.forward(a.weights, x), a.outputs)
-    wanted = np.where(np.isfinite(low[plane]), np.clip(said, low[plane], high[plane]), np.nan)
-    return _moved(a, x, wanted, plane, hold)
-
-
-def outputs_b(table: Table, rows: I64, b: Fitted, hold: float) -> Fitted:
-    """Model-B with its last layer moved, as `outputs_a`: asked from each row about each measured cell of its plane."""
-    cells = [np.flatnonzero((table.cell_plane == table.plane[r]) & np.isfinite(table.cell_qos)) for r in rows]
-    before = np.repeat(rows, [len(c) for c in cells])
-    after = np.concatenate([np.empty(0, dtype=np.int64), *cells])
-    wanted = np.minimum(table.cell_qos[after], b.setting("qos_cap"))[:, None]
-    return _moved(b, matrix(table, before, b.inputs, after), wanted, table.plane[before], hold)
+    said = features.natural(export.forward(model.weights, lesson.x), model.outputs)
+    wanted = np.where(np.isfinite(lesson.low), np.clip(said, lesson.low, lesson.high), np.nan)
+    return _moved(model, lesson.x, wanted, lesson.plane, hold)
 
 
 def _hidden(weights: export.Weights, x: NDArray[np.float32]) -> tuple[F64, str]:
