@@ -293,9 +293,7 @@ class Worlds(_Section):
     more_cells: int = Field(default=5, ge=0, description="further cells of a plane that is measured")
     few_a: Regression = Regression(inputs="relative")
     few_b: ModelB = ModelB(inputs="relative")
-    blend: float = Field(default=0.5, ge=0, le=1, description="of the copy, in weights half-way between it and the model")
-    hold_a: float = Field(default=10.0, gt=0, description="planes that the model as it is counts as, where its outputs move")
-    hold_b: float = Field(default=10.0, gt=0, description="the same of Model-B")
+    hold: float = Field(default=30.0, gt=0, description="planes that the models as they are count as, in transfer by few samples")
 
 
 class Report(_Section):

@@ -16,8 +16,9 @@ those cells alone. Planes and further cells are chosen in one of two ways:
     gain     the services in turn, then those that the models were most wrong about; of a service the plane that is farthest
              from those measured, by load and neighbours; further cells far from those measured, too
 
-Methods: `as-is`, `nothing` (trained on the samples alone), and those of pipelines/fits/adapt.py. Asked are services that were
-never measured (`others`), and planes that were not, of services that were (`own`). Writes
+Methods: `as-is`, `nothing` (trained on the samples alone), and those of pipelines/fits/adapt.py; with `gain` only what onboarding
+uses, and `nothing`. Asked are services that were never measured (`others`), and planes that were not, of services that were
+(`own`). Writes
 
     transfer.json   means over the worlds, and least and most over the seeds, by choice, minutes, method and who is asked about
     transfer.csv    a row a world, seed, choice, minutes, method, part and measure
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ import torch
 from numpy.typing import NDArray
 
 from models import model_a, model_b
-from models.spec import Spec
 from pipelines import params, worlds
 from pipelines.errors import BadInput
 from pipelines.fits import adapt, fit_oaa, fit_qos, fitted, holdout
@@ -47,6 +47,7 @@ from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
+from pipelines.generalise import rescaled
 from pipelines.io import csv_bytes, make_folder, write_bytes, write_json
 from pipelines.samples import PLANT
 
@@ -82,10 +83,13 @@ class Campaign:
         table: of the world, in per cent of its platform (worlds.mixture).
         candidates: planes that can be measured.
         models: which of them the choice `gain` is led by.
+        whole: a plane is measured with all cells that it has, as a campaign left it.
     """
 
-    def __init__(self, table: Table, candidates: I64, models: Models, p: params.Worlds, seed: int) -> None:
-        self.table, self.p, self.models = table, p, models
+    def __init__(
+        self, table: Table, candidates: I64, models: Models, p: params.Worlds, seed: int, *, whole: bool = False
+    ) -> None:
+        self.table, self.p, self.models, self.whole = table, p, models, whole
         self.rng = np.random.default_rng((seed, 11))
         distance = cliff_distance(table)
         self._near = np.abs(distance + 0.5)
@@ -115,6 +119,8 @@ class Campaign:
 
     def _cells_of(self, plane: int, how: str) -> I64:
         cells = self._cells[plane]
+        if self.whole:
+            return cells
         # what a search for the cliff comes to look at lies on both sides of it
         order = cells[np.lexsort((self.rng.random(len(cells)), self._near[cells]))]
         found, rest = order[: self.p.search_cells], order[self.p.search_cells :]
@@ -186,27 +192,92 @@ def adapted(
     found: dict[str, Models] = {method: {} for method in methods}
     rows = {"a": labelled, "b": got.rows}
     lessons = {"a": adapt.lesson_a, "b": adapt.lesson_b}
-    settings: dict[str, tuple[Spec, params.Regression, float]] = {
-        "a": (model_a.SPEC, p.few_a, p.hold_a),
-        "b": (model_b.SPEC, p.few_b, p.hold_b),
-    }
+    settings = {"a": (model_a.SPEC, p.few_a), "b": (model_b.SPEC, p.few_b)}
     for letter, model in models.items():
         lesson = lessons[letter](seen, rows[letter], model)
-        spec, few, hold = settings[letter]
-        copied = model
-        if len(lesson.x) and {"copy", "blend"} & set(methods):
-            copied = adapt.copy(spec, lesson, model, few, seed)
+        spec, few = settings[letter]
+        planes = len(np.unique(lesson.plane))
         for method in methods:
-            if method == "as-is" or not len(lesson.x):
-                made = model
+            made = model
+            if method == "as-is" or not planes:
+                pass
             elif method == "nothing":
                 made = adapt.nothing(spec, lesson, model, few, seed)
+            elif method == "copy":
+                made = adapt.copy(spec, lesson, model, few, seed)
+            elif method == "blend":
+                copied = adapt.copy(spec, adapt.held(lesson, model), model, few, seed)
+                made = adapt.blend(model, copied, planes, p.hold)
             elif method == "outputs":
-                made = adapt.outputs(lesson, model, hold)
-            else:
-                made = copied if method == "copy" else adapt.blend(model, copied, p.blend)
+                made = adapt.outputs(adapt.held(lesson, model), model, p.hold)
             found[method][letter] = made
     return found
+
+
+BEST = "blend"
+"""What onboarding uses: docs/studies/2026-11-29-transfer-from-worlds.md."""
+
+
+def of_platform(letter: str, models: Models, table: Table, p: params.Worlds, seed: int) -> Fitted:
+    """Model A or B of the platform of a table: models of many worlds after its samples, but not after those held out."""
+    candidates = _taught(table)
+    whole = worlds.mixture([table])
+    rows = np.flatnonzero(np.isin(table.plane, candidates))
+    got = Measured(candidates, np.flatnonzero(np.isin(table.cell_plane, candidates)), rows)
+    made = adapted([BEST], {letter: models[letter]}, whole, got, p, seed)[BEST][letter]
+    own = rescaled(made, worlds.PERCENT, table.platform, outputs_alone=True)
+    return replace(own, rows={split: len(table.part(split)) for split in ("train", "val", "test")})
+
+
+def _taught(table: Table) -> I64:
+    return np.flatnonzero((table.plane_labels["split"] != "test").to_numpy())
+
+
+ROUND_MINUTES = 10.0
+MOST_ROUNDS = 36
+"""Six hours; what is measured later is one round more."""
+
+
+def curve(models: Models, table: Table, p: params.Params, seed: int) -> list[dict[str, float]]:
+    """Errors on the planes held out, after each ten minutes' worth of what was measured.
+
+    Planes are taken by expected gain. A line has `minutes`, `planes`, `cells`, the measures, and `a_next_pct` and `b_next_pct`:
+    how much lower the errors are expected to be after ten minutes more. An error is taken to fall with one over the minutes;
+    that is fitted to the rounds until then, of which there must be two.
+    """
+    asked = held_out(table, p, seed)
+    whole = worlds.mixture([table])
+    order = Campaign(whole, _taught(table), models, p.worlds, seed, whole=True).measure(table.plane_labels.height, "gain")
+    count = np.array([(whole.cell_plane[order.cells] == q).sum() for q in order.planes])
+    minutes = np.cumsum(count) * p.worlds.cell_s / 60.0
+    ends = [m for m in ROUND_MINUTES * np.arange(MOST_ROUNDS) if m < minutes[-1]]
+    lines: list[dict[str, float]] = []
+    for end in [*ends, float(minutes[-1])]:
+        planes = order.planes[minutes <= end]
+        cells = order.cells[np.isin(whole.cell_plane[order.cells], planes)]
+        got = Measured(planes, cells, np.flatnonzero(np.isin(whole.cell, cells)))
+        found = worlds.said_by(adapted([BEST], models, whole, got, p.worlds, seed)[BEST], asked)
+        line = {"minutes": float(end), "planes": float(len(planes)), "cells": float(len(cells))}
+        lines.append(line | {name: found[name] for name in MEASURES if name in found})
+        lines[-1] |= {f"{letter}_next_pct": value for letter in GAINS if (value := next_ten(lines, GAINS[letter])) is not None}
+    return lines
+
+
+def held_out(table: Table, p: params.Params, seed: int) -> Asked:
+    """Questions about the planes held out."""
+    rows = holdout.test_rows(table, p.evaluate.max_rows, seed)
+    labelled = rows[np.isfinite(table.labels(["oaa_cores"])[table.plane[rows], 0])]
+    return Asked(table, labelled, holdout.questions(table, rows, p.worlds.few_b.qos_cap, seed), cliff_distance(table))
+
+
+def next_ten(lines: Sequence[dict[str, float]], measure: str) -> float | None:
+    """How much lower an error is expected to be after ten minutes more, in per cent of what it is; None: not to be told yet."""
+    known = [(line["minutes"], line[measure]) for line in lines if line["minutes"] > 0 and measure in line]
+    if len(known) < 2 or known[-1][1] <= 0:
+        return None
+    minutes, errors = np.array(known).T
+    falls = np.polyfit(1.0 / minutes, errors, 1)[0]
+    return float(100.0 * max(0.0, falls * (1.0 / minutes[-1] - 1.0 / (minutes[-1] + ROUND_MINUTES))) / errors[-1])
 
 
 def asked_parts(asked: Asked, others: Sequence[str], candidates: I64) -> dict[str, Asked]:
@@ -262,6 +333,7 @@ def one_world(
                     continue
                 # without a sample there is one method
                 some = [method for method in methods if (method == "as-is") != bool(len(planes))]
+                some = [method for method in some if how == CHOICES[0] or method in ("nothing", BEST)]
                 for method, made in adapted(some, models, whole, got, s, seed).items():
                     for part, asked in parts.items():
                         found = worlds.said_by(made, asked)

@@ -4,10 +4,12 @@ All functions take a table whose labels are in the units of the model (pipelines
 nothing of rows that they are not given. A method returns a network of the same shape, so that a bundle can hold it.
 
     copy      all weights are trained on, at a low rate (OSML+, Sec. 3.2)
-    blend     the weights half-way between the model and its copy: what the few samples do not say stays nearly as it was
-    outputs   the last layer alone moves: least absolute residuals in closed form, drawn back to where it was
+    blend     weights between the model and its copy, nearer to the copy the more planes were measured; the copy is taught
+              what the model says of overloaded rows (`held`)
+    outputs   the last layer alone moves, in closed form: least absolute residuals, drawn back to where it was
 
-`outputs` weighs planes, not rows: all rows of a plane share one label, so that a plane is one sample.
+Planes count, not rows: all rows of a plane share one label, so that a plane is one sample. The model as it is counts as `hold`
+planes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from models.features import Scale
 from models.mlp import Mlp
 from models.spec import Spec
 from pipelines import params
-from pipelines.fits import fit_oaa
+from pipelines.fits import fit_oaa, holdout
 from pipelines.fits.fit import Standard, Start, checked, matrix, network, numpy_weights, scale_of
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -55,12 +57,14 @@ class Lesson:
         x: scaled inputs, shape (rows, inputs).
         low, high: least and most that each label can be, natural units, shape (rows, outputs); NaN where there is none.
         plane: of each row.
+        over: the service is overloaded in this row.
     """
 
     x: NDArray[np.float32]
     low: F64
     high: F64
     plane: I64
+    over: NDArray[np.bool_]
 
 
 def lesson_a(table: Table, rows: I64, a: Fitted) -> Lesson:
@@ -68,7 +72,7 @@ def lesson_a(table: Table, rows: I64, a: Fitted) -> Lesson:
     low, high = fit_oaa.label_ends(table, [s.name for s in a.outputs])
     plane = table.plane[rows]
     x = features.normalise(table.matrix([b.name for b in a.inputs], rows), a.inputs)
-    return Lesson(x, low[plane], high[plane], plane)
+    return Lesson(x, low[plane], high[plane], plane, holdout.overloaded(table, rows))
 
 
 def lesson_b(table: Table, rows: I64, b: Fitted) -> Lesson:
@@ -78,7 +82,18 @@ def lesson_b(table: Table, rows: I64, b: Fitted) -> Lesson:
     before = np.repeat(rows, [len(c) for c in cells])
     after = np.concatenate([np.empty(0, dtype=np.int64), *cells])
     qos = np.minimum(table.cell_qos[after], b.setting("qos_cap"))[:, None]
-    return Lesson(matrix(table, before, b.inputs, after), qos, qos, table.plane[before])
+    return Lesson(matrix(table, before, b.inputs, after), qos, qos, table.plane[before], holdout.overloaded(table, before))
+
+
+def held(lesson: Lesson, model: Fitted) -> Lesson:
+    """The same, where overloaded rows are taught what the model says of them.
+
+    Counters of an overloaded service show what it has, not what it needs. All such rows look alike, so few planes
+    would teach their own need as that of all.
+    """
+    said = features.natural(export.forward(model.weights, lesson.x), model.outputs)
+    over = lesson.over[:, None] & np.isfinite(lesson.low)
+    return replace(lesson, low=np.where(over, said, lesson.low), high=np.where(over, said, lesson.high))
 
 
 def nothing(spec: Spec, lesson: Lesson, like: Fitted, p: params.Regression, seed: int) -> Fitted:
@@ -106,7 +121,7 @@ def _trained(
     known = torch.isfinite(low)
     low, high = torch.nan_to_num(low), torch.nan_to_num(high)
     rate = p.begun_lr if begun and p.begun_lr is not None else p.lr
-    optimiser = torch.optim.Adam(net.parameters(), lr=rate, weight_decay=p.weight_decay)
+    optimiser = torch.optim.Adam(net.parameters(), lr=rate, weight_decay=p.weight_decay, fused=True)
     drawn = torch.Generator().manual_seed(seed)
     for step in range(p.min_steps):
         # as models/regression.py: up in the first tenth, then down along a cosine
@@ -123,12 +138,14 @@ def _trained(
     return checked(standard.folded(numpy_weights(net)), "training", "lr")
 
 
-def blend(model: Fitted, copied: Fitted, share: float) -> Fitted:
+def blend(model: Fitted, copied: Fitted, planes: int, hold: float) -> Fitted:
     """Weights between a model and its copy.
 
     Args:
-        share: 0: the model, 1: its copy.
+        planes: that the copy was taught.
+        hold: planes that the model as it is counts as.
     """
+    share = planes / (planes + hold)
     weights = {n: ((1.0 - share) * w + share * copied.weights[n]).astype(np.float32) for n, w in model.weights.items()}
     return replace(model, weights=weights)
 
