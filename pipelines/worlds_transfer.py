@@ -387,23 +387,25 @@ def run(
     models = {letter: fitted.load(models_folder / letter) for letter in ("a", "b")}
     about = fitted.summary(models_folder / "a")
     make_folder(out)
+    s = p.worlds
     lines: list[list[Any]] = []
-    for folder in ask:
-        plant = worlds.prepared(folder, p, p.worlds.rows).about.made_by.get(PLANT)
+    result: dict[str, Any] = {}
+    for done, folder in enumerate(ask, 1):
+        plant = worlds.prepared(folder, p, s.rows).about.made_by.get(PLANT)
         fitted.same_plant(str(models_folder), about.plant_version, plant)
         lines += one_world(folder, models, p, minutes, seeds, methods)
-        told(f"transfer: {folder.name} done")
-    s = p.worlds
-    result = {
-        "worlds": len(ask),
-        "seeds": list(seeds),
-        "cell_s": s.cell_s,
-        "cells_a_plane": s.search_cells + s.more_cells,
-        "planes": {f"{m:g}": planes_in(m, s) for m in minutes},
-        **summary(lines),
-    }
-    write_bytes(out / "transfer.csv", csv_bytes(_COLUMNS, lines))
-    write_json(out / "transfer.json", result)
+        result = {
+            "worlds": done,
+            "seeds": list(seeds),
+            "cell_s": s.cell_s,
+            "cells_a_plane": s.search_cells + s.more_cells,
+            "planes": {f"{m:g}": planes_in(m, s) for m in minutes},
+            **summary(lines),
+        }
+        # a run that is ended has what it measured
+        write_bytes(out / "transfer.csv", csv_bytes(_COLUMNS, lines))
+        write_json(out / "transfer.json", result)
+        told(f"transfer: {folder.name}, {done} of {len(ask)}")
     return result
 
 
