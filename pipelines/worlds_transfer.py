@@ -20,7 +20,7 @@ Methods: `as-is`, `nothing` (trained on the samples alone), and those of pipelin
 uses, and `nothing`. Asked are services that were never measured (`others`), and planes that were not, of services that were
 (`own`). Writes
 
-    transfer.json   means over the worlds, and least and most over the seeds, by choice, minutes, method and who is asked about
+    transfer.json   means over the worlds, and least and most over the seeds, by choice, minutes, method and part
     transfer.csv    a row a world, seed, choice, minutes, method, part and measure
 
 A seed draws the services and planes, and begins the trainings. The gain is how much lower an error is than that of `nothing` on

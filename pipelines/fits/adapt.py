@@ -1,7 +1,7 @@
 """From a model of many platforms to one of a new platform, by few samples of it.
 
-All functions take a table whose labels are in the units of the model (pipelines/worlds.py: per cent of a platform), and say
-nothing of rows that they are not given. A method returns a network of the same shape, so that a bundle can hold it.
+Tables have their labels in the units of the model (pipelines/worlds.py: per cent of a platform). A method returns a network of
+the same shape, so that a bundle can hold it.
 
     copy      all weights are trained on, at a low rate (OSML+, Sec. 3.2)
     blend     weights between the model and its copy, nearer to the copy the more planes were measured; the copy is taught
@@ -43,7 +43,7 @@ LEAST_RESIDUAL = 0.02
 
 
 def only(table: Table, cells: I64) -> Table:
-    """The table as who measured these cells has it: the QoS of all others is unknown. Labels stay, and so do the rows."""
+    """The table as the measuring of these cells leaves it: the QoS of all others is unknown. Labels and rows stay."""
     qos = np.full(len(table.cell_qos), np.nan)
     qos[cells] = table.cell_qos[cells]
     return replace(table, cell_qos=qos)
