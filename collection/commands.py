@@ -453,8 +453,9 @@ def demo_command(out: Path | None, again: tuple[str, ...], as_json: bool) -> Non
     "--from",
     "begin",
     required=True,
-    metavar="BUNDLE|TRAIN_DIR|nothing",
-    help="Models to begin from: a bundle (folder or tar), or the output of the stage `train`; `nothing`: random weights.",
+    metavar="BUNDLE|TRAIN_DIR|WORLDS_DIR|nothing",
+    help="Models to begin from: a bundle (folder or tar), the output of the stage `train` or of pipelines.worlds; `nothing`: "
+    "random weights.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of everything that is made (default: out/onboard/NAME).")
 @click.option(

@@ -323,6 +323,19 @@ def onboarding_plan(out: Console, found: dict[str, Any]) -> None:
     out.print("Edit it, or start: the same command without --plan", highlight=False)
 
 
+def _measuring(curve: list[dict[str, float]]) -> list[str]:
+    """Errors on held-out planes after each ten minutes of measuring, and what ten more would bring."""
+    said = []
+    for line in curve:
+        errors = [
+            f"{title} {line[name]:.3g}" for name, title in (("a_mae", "Model-A"), ("b_error_pct", "Model-B %")) if name in line
+        ]
+        more = [f"{letter.upper()} {line[f'{letter}_next_pct']:.2g} %" for letter in "ab" if f"{letter}_next_pct" in line]
+        told = f"; ten more are expected to take off {', '.join(more)}" if more else ""
+        said.append(f"after {line['minutes']:.0f} min ({line['cells']:.0f} cells): off by {', '.join(errors)}{told}")
+    return said
+
+
 def onboarded(out: Console, result: dict[str, Any]) -> None:
     """Print what `onboard.run` found: what was collected, the errors, the bundle and how it is deployed."""
     from pipelines.pages.metric_words import ERRORS, NOTHING
@@ -349,6 +362,8 @@ def onboarded(out: Console, result: dict[str, Any]) -> None:
         if any(cells):
             errors.add_row(title, *cells)
     out.print(errors)
+    for line in _measuring(result.get("curve") or []):
+        out.print(line, highlight=False, soft_wrap=True)
     out.print(f"bundle: {escape(result['bundle']['folder'])} and .tar, verified", highlight=False, soft_wrap=True)
     gate = result["gate"]
     said = "holds: the models are champion now" if gate["promoted"] else f"does not hold: {'; '.join(gate['reasons'])}"

@@ -8,6 +8,10 @@
     bundle     built, signed, verified as folder and as tar                                        -> DIR/bundles
     register   versions in MLflow's registry; `champion` if the gate of params.yaml holds          -> DIR/register
 
+From models of many worlds (pipelines/worlds.py) Models A and B come by pipelines/worlds_transfer.py, and there is a step more:
+
+    curve      errors on held-out planes after each ten minutes of the measuring           -> DIR/curve.json
+
 With `compare`, models are trained from nothing on the same samples, too (DIR/train-from-nothing, DIR/evaluate-from-nothing).
 
 DIR/campaign.toml       what is collected; made by the first run, read by all, so that it can be edited before
@@ -29,6 +33,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +109,34 @@ def read_platform(path: Path) -> PlatformFile:
     return PlatformFile(path.resolve(), name, math.prod(n for n in counts if n))
 
 
+def worlds_campaign_text(platform: PlatformFile, group: str | None = None) -> str:
+    """The campaign for models of many worlds: few cells of many planes, over the new server's own range of loads."""
+    target = f'virtual = ["{platform.name}"]' if group is None else f'hosts = "{group}"'
+    return f"""\
+# The campaign that models of many worlds are fitted to {platform.name} with, made by `surefoot onboard`: the cliff of every
+# plane, alone and beside neighbours. Edit it before the campaign starts; docs/campaign-format.md lists every field.
+name = "onboard-{platform.name}"
+strategy = "frontier"
+seed = 1
+
+[targets]
+{target}
+
+[sweep]
+services = "all"              # those of the catalogue, and of SUREFOOT_PROFILES
+rps = "saturation:20,40,60,80,100"    # per cent of the max load that is measured here first
+threads = [{platform.cpus}]                # as many as the platform has CPUs, whatever part of them is held
+cores = "all"
+# ways: all where the LLC can be partitioned
+neighbours = {{ count = [0, 1, 2], draws = 1 }}
+
+[sampling]
+warmup_ms = 2000
+interval_ms = 1000
+samples = 10
+"""
+
+
 def campaign_text(platform: PlatformFile, group: str | None = None) -> str:
     """The transfer campaign, on the virtual server `platform` or on the hosts of a group."""
     target = f'virtual = ["{platform.name}"]' if group is None else f'hosts = "{group}"'
@@ -159,7 +192,10 @@ class Onboarding:
             raise InputError(f"--group {given.group}: is a group of an inventory. Name it: --inventory INV")
         self.data = self.out / "data"
         self.warnings: list[str] = []
-        stages = 9 + 4 * given.compare
+        from pipelines import begin
+
+        self.worlds = given.begin != NOTHING and begin.of_worlds(Path(given.begin))
+        stages = 9 + 4 * given.compare + self.worlds
         self.story = Story(self.out / STEPS, console.Teller(voice, stages), places={"out": self.out})
 
     # -- campaign
@@ -176,8 +212,12 @@ class Onboarding:
         """
         file = self.campaign_file
         if self.given.campaign is None and not file.exists():
-            write_bytes(file, campaign_text(self.platform, self.group).encode())
+            write_bytes(file, self.text().encode())
         return self.read_campaign(file)
+
+    def text(self) -> str:
+        """Of the campaign that is made where none is given."""
+        return (worlds_campaign_text if self.worlds else campaign_text)(self.platform, self.group)
 
     def read_campaign(self, file: Path) -> spec.Campaign:
         found = spec.load(file)
@@ -198,7 +238,7 @@ class Onboarding:
             file = self.given.campaign or made
             if not file.exists() and self.given.campaign is None:
                 file = Path(scratch) / made.name
-                write_bytes(file, campaign_text(self.platform, self.group).encode())
+                write_bytes(file, self.text().encode())
             target = self.read_campaign(file).targets[0]
             if target.server == "local":
                 return {}
@@ -255,7 +295,7 @@ class Onboarding:
             origin: where the models begin; None: at random weights.
             suffix: of the folders, for the models that are only compared with.
         """
-        from pipelines import evaluate, train
+        from pipelines import evaluate, train, worlds_transfer
         from pipelines.fits import fitted, rowfile
         from pipelines.samples import PLANT
 
@@ -267,7 +307,10 @@ class Onboarding:
         settings = p.train
         if self.given.begin != NOTHING:
             # those of the stage `transfer`; also for what is compared, so that the beginning is the only difference
-            settings = settings.model_copy(update={"a": p.transfer.a, "b": p.transfer.b})
+            section = {letter: getattr(p.transfer, letter) for letter in "ab"}
+            if self.worlds:
+                section = {letter: s.model_copy(update={"inputs": "relative"}) for letter, s in section.items()}
+            settings = settings.model_copy(update=section)
         whole = p.model_copy(update={"train": settings})
         inputs = [
             code(),
@@ -277,16 +320,31 @@ class Onboarding:
             p.split.model_dump(),
             begun,
             origin.sha256 if origin else "",
+            p.worlds.model_dump() if origin and origin.worlds else "",
         ]
 
         def fit(letter: str, b: Path | None) -> None:
             files = [models / letter / name for name in (fitted.WEIGHTS, fitted.SUMMARY)]
 
             def work(_cut_short: bool) -> dict[str, Any]:
-                begin = None if origin is None else origin.starts[letter]
+                # of worlds there is no Model-C: it begins at random weights
+                begin = None if origin is None else origin.starts.get(letter)
+                make = None
+                if origin is not None and origin.worlds and letter in origin.starts:
+                    make = partial(worlds_transfer.of_platform, letter, of_worlds(origin), p=p.worlds, seed=settings.seed)
                 name = f"onboard-{self.platform.name}{suffix}"
                 done = train.run(
-                    letter, name, rows, labels, models / letter, settings, b, begin=begin, begun_from=begun, whole=whole
+                    letter,
+                    name,
+                    rows,
+                    labels,
+                    models / letter,
+                    settings,
+                    b,
+                    begin=begin,
+                    begun_from=begun,
+                    whole=whole,
+                    make=make,
                 )
                 return {"rows": done["rows"], "begun_from": begun}
 
@@ -305,6 +363,23 @@ class Onboarding:
         title = "evaluate on planes held out" + (f", from {NOTHING}" if suffix else "")
         metrics: dict[str, Any] = self.story.step(f"evaluate{suffix}", title, key, measure, outputs=[errors / "metrics.json"])
         return metrics
+
+    def curve(self, origin: Origin, p: Params) -> list[dict[str, float]]:
+        """What ten minutes after ten minutes of the measuring brought, and what ten more would."""
+        from pipelines import worlds_transfer
+        from pipelines.fits import tensors
+
+        rows, labels = self.out / "rows", self.out / "label"
+
+        def work(_cut_short: bool) -> list[dict[str, float]]:
+            lines = worlds_transfer.curve(of_worlds(origin), tensors.load(rows, labels), p, p.train.seed)
+            write_json(self.out / "curve.json", lines)
+            return lines
+
+        key = key_of(code(), rows, labels, origin.sha256, p.worlds.model_dump(), p.evaluate.model_dump(), p.train.seed)
+        title = "curve: what each ten minutes of measuring brought"
+        found: list[dict[str, float]] = self.story.step("curve", title, key, work, outputs=[self.out / "curve.json"])
+        return found
 
     def rows(self, data: Path, p: Params) -> dict[str, Any]:
         from pipelines import rows
@@ -371,8 +446,10 @@ class Onboarding:
 
     def plan(self) -> dict[str, Any]:
         """Write the campaign's file and say what it comes to; nothing is collected."""
-        origin = self.origin()
-        found = self.check(origin)
+        from pipelines import params
+
+        p = params.load(self.given.params or tools.repo_root() / "params.yaml")
+        found = self.check(self.origin(p))
         self.own_folder()
         make_folder(self.out)
         self.make_campaign()
@@ -382,12 +459,14 @@ class Onboarding:
         """That nothing else lies where this works."""
         holds_story(self.out, "onboarding", ("onboard.json", spec_name()))
 
-    def origin(self) -> Origin | None:
+    def origin(self, p: Params) -> Origin | None:
         if self.given.begin == NOTHING:
             return None
         from pipelines import begin
 
-        return begin.read(Path(self.given.begin))
+        found = begin.read(Path(self.given.begin))
+        found.check_variant(p.transfer.a.inputs)
+        return found
 
     def run(self) -> dict[str, Any]:
         """All steps; returns what `--json` prints."""
@@ -400,7 +479,7 @@ class Onboarding:
         # what is wrong with what was given is said before the first minute is spent
         p = params.load(self.given.params or tools.repo_root() / "params.yaml")
         bundle.signing_key(self.given.key)
-        origin = self.origin()
+        origin = self.origin(p)
         self.check(origin)
         self.own_folder()
         with campaign.working_in(self.out, "an onboarding", "ls -l"), environment(store()):
@@ -410,6 +489,7 @@ class Onboarding:
             data = Path(collected["folder"])
             labels = self.label(data, p)
             self.rows(data, p)
+            curve = self.curve(origin, p) if origin is not None and origin.worlds else None
             metrics = self.learn(origin, p)
             bundled = self.bundle(data)
             gate = self.register(p)
@@ -427,6 +507,7 @@ class Onboarding:
                 "planes": labels["planes"],
                 "metrics": metrics,
                 "metrics_from_nothing": nothing,
+                "curve": curve,
                 "bundle": bundled,
                 "gate": gate,
                 "deploy": deploy_command(self.given.inventory, self.group, Path(bundled["tar"])),
@@ -440,6 +521,13 @@ class Onboarding:
 
 def spec_name() -> str:
     return campaign.COPY
+
+
+def of_worlds(origin: Origin) -> dict[str, Any]:
+    """Models A and B of many worlds."""
+    from pipelines.fits import fitted
+
+    return {letter: fitted.load(origin.path / letter) for letter in origin.starts}
 
 
 def code() -> list[str]:

@@ -1,4 +1,7 @@
-"""Where training may begin instead of at random weights: at another platform's models, from its bundle or its stage `train`."""
+"""Where training may begin instead of at random weights: at another platform's models, from its bundle or its stage `train`.
+
+Or at models of many worlds (pipelines/worlds.py), which have no Model-C and labels in per cent of a platform.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ class Origin:
         name: platform of the bundle, or name of the data set.
         sha256: stands for the weights and for what they take and give.
         plant: edition of the virtual server that they know; None where a machine made their data, or nothing is said.
+        worlds: they are of many worlds.
     """
 
     path: Path
@@ -35,6 +39,27 @@ class Origin:
     sha256: str
     starts: Mapping[str, Start]
     plant: str | None = None
+    worlds: bool = False
+
+    @property
+    def variant(self) -> str:
+        """Of the inputs of Models A and B, as `train.a.inputs` in params.yaml names it."""
+        return "relative" if {b.name for b in self.starts["a"].inputs} & set(relative.MODEL_A_RELATIVE) else "paper"
+
+    def check_variant(self, trained: str) -> None:
+        """Refuse models whose inputs are not those that the training has.
+
+        Args:
+            trained: `transfer.a.inputs` of params.yaml.
+        Raises:
+            BadInput: names both and the remedy.
+        """
+        if not self.worlds and self.variant != trained:
+            raise BadInput(
+                f"--from {self.path}: Models A and B have the inputs of the variant {self.variant!r}, and params.yaml says "
+                f"transfer.a.inputs: {trained!r}. Give models of that variant, or set `inputs` of train.a, train.b, transfer.a "
+                f"and transfer.b to {self.variant}"
+            )
 
     def check(self, feature_set: str, ways: int, where: str) -> None:
         """Refuse a platform whose models take something else, before anything is collected there.
@@ -51,6 +76,8 @@ class Origin:
         wanted = (features.MODEL_A_INPUTS, features.MODEL_B_INPUTS, features.MODEL_C_INPUTS)
         carried = (relative.MODEL_A_RELATIVE, relative.MODEL_B_RELATIVE, ())
         for letter, papers, relatives in zip(LETTERS, wanted, carried, strict=True):
+            if letter not in self.starts:
+                continue
             theirs = [b.name for b in self.starts[letter].inputs]
             inputs = relatives if set(theirs) & set(relatives) else papers
             possible = features.candidates(inputs, feature_set, ways)
@@ -65,13 +92,15 @@ class Origin:
 
 
 def read(path: Path) -> Origin:
-    """A bundle (folder or tar), which is verified, or the folder with the outputs of the stage `train`.
+    """A bundle (folder or tar), which is verified, the folder with the outputs of the stage `train`, or models of many worlds.
 
     Raises:
-        BadInput: neither, or damaged; names the file at fault.
+        BadInput: none of them, or damaged; names the file at fault.
     """
+    if of_worlds(path):
+        return _from_folder(path, ("a", "b"), worlds=True)
     if path.is_dir() and (path / "a" / fitted.SUMMARY).exists():
-        return _from_train(path)
+        return _from_folder(path, LETTERS)
     try:
         checked = bundle.verify(path)
     except BundleError as error:
@@ -95,10 +124,15 @@ def scaling(spec: bundle.MlpSpec | bundle.DdpgSpec) -> tuple[tuple[Bound, ...], 
     return inputs, tuple(Scale(o.name, o.scale, o.offset) for o in spec.outputs)
 
 
-def _from_train(folder: Path) -> Origin:
+def of_worlds(path: Path) -> bool:
+    """Whether a folder is the output of pipelines/worlds.py."""
+    return (path / "worlds.json").is_file()
+
+
+def _from_folder(folder: Path, letters: Sequence[Letter], *, worlds: bool = False) -> Origin:
     starts: dict[str, Start] = {}
     digests = []
-    for letter in LETTERS:
+    for letter in letters:
         try:
             model = fitted.load(folder / letter)
         except BadInput as error:
@@ -107,7 +141,7 @@ def _from_train(folder: Path) -> Origin:
         starts[letter] = Start(model.weights, (), tuple(model.inputs), outputs)
         digests += [sha256_file(folder / letter / name) for name in (fitted.WEIGHTS, fitted.SUMMARY)]
     about = fitted.summary(folder / "a")
-    return Origin(folder, about.dataset, sha256_bytes("".join(digests).encode()), starts, about.plant_version)
+    return Origin(folder, about.dataset, sha256_bytes("".join(digests).encode()), starts, about.plant_version, worlds)
 
 
 def _actions(names: Sequence[str]) -> tuple[Scale, ...]:

@@ -296,6 +296,13 @@ class Worlds(_Section):
     trainings: list[int] = Field(default=[1], min_length=1, description="seeds; the models of the first are kept")
     a: Regression = Regression(inputs="relative")
     b: ModelB = ModelB(inputs="relative")
+    measured_share: float = Field(default=0.5, gt=0, lt=1, description="share of a new server's services that are measured")
+    cell_s: float = Field(default=12.0, gt=0, description="seconds that a cell takes on a machine: settling and samples")
+    search_cells: int = Field(default=5, ge=1, description="cells that the search for the cliff of a plane looks at")
+    more_cells: int = Field(default=5, ge=0, description="further cells of a plane that is measured")
+    few_a: Regression = Regression(inputs="relative")
+    few_b: ModelB = ModelB(inputs="relative")
+    hold: float = Field(default=30.0, gt=0, description="planes that the models as they are count as, in transfer by few samples")
 
 
 class Report(_Section):

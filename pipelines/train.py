@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,7 @@ def run(
     begin: Start | None = None,
     begun_from: str = "",
     whole: params.Params | None = None,
+    make: Callable[[Table], Fitted] | None = None,
 ) -> dict[str, Any]:
     """Train one model of one data set; returns what `model.json` holds.
 
@@ -123,6 +124,7 @@ def run(
         begin: see `fit`.
         begun_from: whose weights those are, for the record in MLflow.
         whole: parameters of all stages, for the record in MLflow; None: those of the training alone are known.
+        make: makes the model of the data instead of `fit`.
     Raises:
         Away: MLflow's store cannot be used; nothing was trained.
         PipelineError: the training was ended before its end.
@@ -149,7 +151,10 @@ def run(
             child.log_params({"model": model, "seed": p.seed, **section(p, model).model_dump()})
             losses = tracking.Losses(child)
             services = None if whole is None else whole.split.share(name)
-            done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin, services=services)
+            if make is not None:
+                done = make(table)
+            else:
+                done = fit(model, table, p, out, Watch(losses.log, stop), b=model_b, begin=begin, services=services)
             stop.hold()
             about = {
                 "model": model,

@@ -19,9 +19,10 @@ import pytest
 from rich.console import Console
 
 from collection import cli, console, onboard, spec
+from collection import worlds as drawn
 from collection.errors import CampaignError, InputError
-from models import export
-from pipelines import begin, vectors
+from models import export, model_a
+from pipelines import begin, params, tables, vectors, worlds
 from pipelines.artefact import bundle
 from pipelines.artefact.keys import private_key
 from pipelines.errors import BadInput
@@ -243,6 +244,87 @@ def test_a_source_of_another_feature_set_is_refused(place: Path, tmp_path: Path,
     said = refused(capsys, tmp_path / "out", PLATFORM, "--from", tmp_path / "no-pmu")
     assert "Model-A does not take ipc" in said
     assert "--from nothing" in said
+
+
+def test_a_source_of_other_inputs_is_refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bundle of the papers' readings cannot be trained on with inputs that carry over: file, field and remedy, at once."""
+    file = tmp_path / "relative.yaml"
+    both = "a: {inputs: relative}, b: {inputs: relative}"
+    file.write_text(f"train: {{{both}}}\ntransfer: {{{both}}}\ngeneralise: {{{both}}}\n", "utf-8")
+    said = refused(capsys, tmp_path / "out", PLATFORM, "--from", SOURCE, "--params", file)
+    assert f"--from {SOURCE}: Models A and B have the inputs of the variant 'paper'" in said
+    assert "transfer.a.inputs: 'relative'" in said
+    assert "or set `inputs` of train.a, train.b, transfer.a and transfer.b to paper" in said
+
+
+@pytest.fixture(scope="module")
+def worlds_models(place: Path) -> Path:
+    """Models of two drawn worlds, hardly trained."""
+    short = {"inputs": "relative", "epochs": 1, "min_steps": 20, "batch": 256, "dropout": 0.0}
+    p = params.Params.model_validate(
+        {
+            "worlds": {"rows": 600, "asked_rows": 50, "validate_share": 0.5, "a": short, "b": short},
+            "compare": {"rows": 200, "rounds": 2, "leaves": 3},
+        }
+    )
+    folders = drawn.collect(drawn.Worlds.parse("tune:7201..7203"), place / "worlds", lambda _: None)
+    worlds.run(folders[:2], folders[2:], place / "of-worlds", p, [1])
+    return place / "of-worlds"
+
+
+FEW = """\
+worlds:
+  few_a: {inputs: relative, min_steps: 20, batch: 64, loss: absolute}
+  few_b: {inputs: relative, min_steps: 20, batch: 64, loss: absolute}
+train:
+  c: {transitions: 500, updates: 20, batch: 64}
+"""
+
+
+def test_models_of_worlds_become_a_bundle_with_a_curve(place: Path, worlds_models: Path) -> None:
+    """A and B are the worlds' models moved to the platform, C learns by itself; each ten minutes of measuring are told apart."""
+    (place / "few.yaml").write_text(FEW, "utf-8")
+    platform = onboard.read_platform(PLATFORM)
+    text = onboard.worlds_campaign_text(platform).replace('"all"              #', '["moses", "xapian", "mine"]  #')
+    (place / "few.toml").write_text(text.replace("samples = 10", "samples = 1"), "utf-8")
+    made = run(
+        given(
+            place,
+            begin=str(worlds_models),
+            out=place / "out-worlds",
+            campaign=place / "few.toml",
+            params=place / "few.yaml",
+        )
+    )
+    assert states(made)["curve"] == "done"
+    assert [line["minutes"] for line in made["curve"][:2]] == [0.0, 10.0]
+    # a cell costs 12 s, so that a round of ten minutes has at most 50
+    assert 0 < made["curve"][1]["cells"] <= 50
+    assert made["curve"][-1]["cells"] > 50
+    assert made["begun_from"]["name"] == "worlds"
+    checked = bundle.verify(Path(made["bundle"]["folder"]), expect_platform="x")
+    assert checked.manifest.models.a.inputs[0].name in model_a.SPEC.relative
+    assert checked.manifest.models.c.inputs[0].name not in model_a.SPEC.relative
+    # planes to validate on, with and without neighbours
+    labels = tables.of_stage(place / "out-worlds" / "label" / "labels.parquet")
+    assert labels.filter(split="val").height > 0
+    assert set(labels["neighbours"].str.len_bytes() > 0) == {True, False}
+    out = io.StringIO()
+    console.onboarded(Console(file=out, width=500), made)
+    assert "ten more are expected to take off A" in out.getvalue()
+
+
+def test_a_campaign_for_models_of_worlds_goes_by_what_the_server_carries(
+    place: Path, worlds_models: Path, tmp_path: Path
+) -> None:
+    """Loads are shares of a max load that is measured there, alone and beside neighbours; a search measures few cells."""
+    options = given(place, campaign=None, begin=str(worlds_models), out=tmp_path / "out")
+    with Path(os.devnull).open("w") as nowhere:
+        planned = onboard.plan(options, Console(file=nowhere))
+    text = Path(planned["campaign_file"]).read_text("utf-8")
+    assert 'rps = "saturation:20,40,60,80,100"' in text
+    assert "neighbours = { count = [0, 1, 2]" in text
+    assert 'strategy = "frontier"' in text
 
 
 def test_a_damaged_source_is_refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
