@@ -525,9 +525,9 @@ def spec_name() -> str:
 
 def of_worlds(origin: Origin) -> dict[str, Any]:
     """Models A and B of many worlds."""
-    from pipelines.fits import fitted
+    from pipelines.fits import adapt, fitted
 
-    return {letter: fitted.load(origin.path / letter) for letter in origin.starts}
+    return {letter: adapt.plain(fitted.load(origin.path / letter)) for letter in origin.starts}
 
 
 def code() -> list[str]:

@@ -384,7 +384,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure all methods on some worlds; returns what transfer.json holds."""
     torch.set_num_threads(p.train.threads)
-    models = {letter: fitted.load(models_folder / letter) for letter in ("a", "b")}
+    models = {letter: adapt.plain(fitted.load(models_folder / letter)) for letter in ("a", "b")}
     about = fitted.summary(models_folder / "a")
     make_folder(out)
     s = p.worlds

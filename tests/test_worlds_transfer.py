@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from collection.commands import surefoot
-from models import export, model_a
+from models import export, intervals, model_a
 from pipelines import params, worlds, worlds_transfer
 from pipelines.errors import BadInput
-from pipelines.fits import adapt, fitted, holdout
+from pipelines.fits import adapt, fitted, holdout, strange
 from pipelines.fits.tensors import Table
 
 SHORT = {"inputs": "relative", "epochs": 2, "min_steps": 200, "batch": 256, "dropout": 0.0}
@@ -48,7 +48,21 @@ def taught(data: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def models(taught: Path) -> dict[str, fitted.Fitted]:
-    return {letter: fitted.load(taught / letter) for letter in "ab"}
+    return {letter: adapt.plain(fitted.load(taught / letter)) for letter in "ab"}
+
+
+def test_what_few_samples_move_has_no_interval(taught: Path, models: dict[str, fitted.Fitted]) -> None:
+    """Nor a score; what it says otherwise is what it said."""
+    whole = fitted.load(taught / "a")
+    names = [s.name for s in whole.outputs]
+    assert any(intervals.is_end(name) for name in names)
+    plain = models["a"]
+    assert not any(intervals.is_end(s.name) for s in plain.outputs)
+    assert set(plain.weights) == {n for n in whole.weights if not strange.is_strangeness(n)}
+    x = np.random.default_rng(2).random((5, len(whole.inputs)), dtype=np.float32)
+    middle = [names.index(s.name) for s in plain.outputs]
+    network = {n: w for n, w in whole.weights.items() if not strange.is_strangeness(n)}
+    np.testing.assert_array_equal(export.forward(plain.weights, x), export.forward(network, x)[:, middle])
 
 
 @pytest.fixture(scope="module")

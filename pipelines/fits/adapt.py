@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import export, features
+from models import export, features, intervals
 from models.features import Scale
 from models.mlp import Mlp
 from models.spec import Spec
 from pipelines import params
-from pipelines.fits import fit_oaa, holdout
+from pipelines.fits import fit_oaa, holdout, strange
 from pipelines.fits.fit import Standard, Start, checked, matrix, network, numpy_weights, scale_of
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
@@ -47,6 +47,16 @@ def only(table: Table, cells: I64) -> Table:
     qos = np.full(len(table.cell_qos), np.nan)
     qos[cells] = table.cell_qos[cells]
     return replace(table, cell_qos=qos)
+
+
+def plain(model: Fitted) -> Fitted:
+    """The model without intervals and strangeness score: few samples of a new server calibrate neither."""
+    middle = [k for k, s in enumerate(model.outputs) if not intervals.is_end(s.name)]
+    weights = {name: w for name, w in model.weights.items() if not strange.is_strangeness(name)}
+    last = f"layers.{len(export.layer_shapes(weights)) - 1}"
+    weights |= {name: weights[name][middle] for name in (f"{last}.weight", f"{last}.bias")}
+    settings = {name: value for name, value in model.settings.items() if name != "interval"}
+    return replace(model, weights=weights, outputs=[model.outputs[k] for k in middle], settings=settings)
 
 
 @dataclass(frozen=True)
