@@ -19,11 +19,18 @@ fn fill<N: surefoot_learn::learner::Nets>(learner: &mut Learner<N>, action: impl
     }
 }
 
-/// A Model-B of all inputs that carry over.
+/// A Model-B of all inputs that carry over, with an interval.
 fn with_relative_inputs() -> Model {
     let inputs: Vec<InputSpec> = relative::all().iter().map(|r| InputSpec { name: r.name.clone(), min: r.min, max: r.max }).collect();
-    let net = Mlp::random(&[inputs.len(), 32, 64, 32, 1], Output::Linear, 0.1, &mut Rng::new(2));
-    Model::new(inputs, vec![OutputSpec { name: "qos".into(), offset: 1.0, scale: 1.0 }], net).expect("fits")
+    let net = Mlp::random(&[inputs.len(), 32, 64, 32, 3], Output::Linear, 0.1, &mut Rng::new(2));
+    let outputs = ["qos", "qos_lower", "qos_upper"].map(|name| OutputSpec { name: name.into(), offset: 1.0, scale: 1.0 });
+    Model::new(inputs, outputs.to_vec(), net).expect("fits")
+}
+
+/// The same with a strangeness score of all its inputs; a Model-A's is of fewer.
+fn with_strangeness(model: &Model) -> Model {
+    let n = model.inputs.len();
+    model.clone().with_strangeness(Mlp::random(&[n, n], Output::Linear, 0.1, &mut Rng::new(4))).expect("fits")
 }
 
 fn bench(c: &mut Criterion) {
@@ -48,6 +55,8 @@ fn bench(c: &mut Criterion) {
             carried.predict_again(others, &mut scratch).map(|y| y[0])
         })
     });
+    let wide = with_strangeness(&carried);
+    c.bench_function("strangeness of relative inputs", |t| t.iter(|| wide.strangeness(black_box(value), &mut scratch)));
     let s: Vec<f32> = (0..b.c.inputs.len()).map(|i| 0.1 * i as f32).collect();
     c.bench_function("model-c act", |t| t.iter(|| b.c.act(black_box(&s))));
     fill(&mut b.c, |i| one_hot(i % 7).to_vec());

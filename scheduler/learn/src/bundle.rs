@@ -25,6 +25,8 @@ use surefoot_server::Platform;
 const MANIFEST: &str = "manifest.json";
 const SIGNATURE: &str = "manifest.sig";
 const TAG: &str = "surefoot-bundle-v1";
+/// Tensors of Model-A's score.
+const STRANGENESS: &str = "strangeness";
 const FETCH: &str = "Fetch the bundle again";
 const BUILD: &str = "Build the bundle again";
 
@@ -320,24 +322,33 @@ impl<'a> Tensors<'a> {
     }
 
     fn network(&mut self, prefix: &str, layers: &[(usize, usize)], output: Output) -> Result<Mlp, BundleError> {
+        self.stack(layers, output, |n| format!("{prefix}layers.{n}"))
+    }
+
+    /// A network of one layer, whose tensors have no number.
+    fn layer(&mut self, name: &str, layers: &[(usize, usize)]) -> Result<Mlp, BundleError> {
+        self.stack(layers, Output::Linear, |_| name.into())
+    }
+
+    fn stack(&mut self, layers: &[(usize, usize)], output: Output, name: impl Fn(usize) -> String) -> Result<Mlp, BundleError> {
         let mut sizes: Vec<usize> = layers.first().map(|l| l.1).into_iter().collect();
         let mut params = Vec::new();
         // The most that a value can come to, whatever the inputs, which lie within 0..1.
         let mut most = 1.0;
         for (n, &(rows, cols)) in layers.iter().enumerate() {
-            let weight = self.take(&format!("{prefix}layers.{n}.weight"), &[rows, cols])?;
-            let bias = self.take(&format!("{prefix}layers.{n}.bias"), &[rows])?;
+            let name = name(n);
+            let weight = self.take(&format!("{name}.weight"), &[rows, cols])?;
+            let bias = self.take(&format!("{name}.bias"), &[rows])?;
             most = growth(&weight, &bias, most);
             if most > rules().limits.activation {
                 let problem = format!("lets a value grow to {most:.0e}, at most {:.0e}", rules().limits.activation);
-                return Err(weights(self.file, format!("{prefix}layers.{n}"), problem, "Train and build again"));
+                return Err(weights(self.file, name, problem, "Train and build again"));
             }
             sizes.push(rows);
             params.push((weight, bias));
         }
         let borrowed: Vec<(&[f32], &[f32])> = params.iter().map(|(w, b)| (w.as_slice(), b.as_slice())).collect();
-        Mlp::from_layers(&sizes, output, &borrowed)
-            .ok_or_else(|| weights(self.file, format!("{prefix}layers"), "shapes do not fit together", BUILD))
+        Mlp::from_layers(&sizes, output, &borrowed).ok_or_else(|| weights(self.file, name(0), "shapes do not fit together", BUILD))
     }
 
     fn done(self) -> Result<(), BundleError> {
@@ -365,8 +376,13 @@ fn growth(weight: &[f32], bias: &[f32], most: f64) -> f64 {
 fn mlp_model(spec: &MlpSpec, field: &str, files: &Files) -> Result<Model, BundleError> {
     let mut tensors = Tensors::open(&spec.file, files)?;
     let mlp = tensors.network("", &spec.layers, Output::Linear)?;
+    let strange = spec.strangeness.as_ref().map(|layers| tensors.layer(STRANGENESS, layers)).transpose()?;
     tensors.done()?;
     Model::new(spec.inputs.clone(), spec.outputs.clone(), mlp)
+        .and_then(|model| match strange {
+            Some(layer) => model.with_strangeness(layer),
+            None => Some(model),
+        })
         .ok_or_else(|| BundleError::new(Kind::Layers, MANIFEST, field, "inputs or outputs do not fit the layers", BUILD))
 }
 

@@ -228,7 +228,7 @@ fn a_signed_mistake_is_still_a_mistake() {
         (Kind::Field, "metrics", |m| drop(m.as_object_mut().unwrap().remove("metrics"))),
         (Kind::Field, "models.a.layers", |m| m["models"]["a"]["layers"][0][0] = json!(-32)),
         (Kind::Field, "models.a.inputs[0].note", |m| m["models"]["a"]["inputs"][0]["note"] = json!("new")),
-        (Kind::Version, "format_version", |m| m["format_version"] = json!(4)),
+        (Kind::Version, "format_version", |m| m["format_version"] = json!(5)),
         (Kind::Field, "serial", |m| m["format_version"] = json!(3)),
         (Kind::Field, "serial", |m| m["serial"] = json!(1_700_000_000)),
         (Kind::Inputs, "models.b.inputs.alloc_cores", |m| m["models"]["b"]["inputs"][6]["max"] = json!(37.0)),
@@ -461,6 +461,39 @@ fn a_whole_bundle_loads() {
     assert!(b.card.unwrap().starts_with("# Test fixture"));
     let small = load(&good()).unwrap();
     assert!(small.osml.is_none() && small.card.is_none() && small.manifest.format_version == 1);
+}
+
+/// Intervals and the strangeness score load, and what the lab computes the node computes (tests/vectors/doubt.json, pipelines/vectors.py).
+/// A bundle without them has neither.
+#[test]
+fn doubt_is_what_the_lab_says() {
+    let tar = vectors().join("bundle-doubt.tar");
+    let b = Bundle::load(&tar, &keys(), &Expect::default()).unwrap();
+    assert_eq!(b.manifest.format_version, 4);
+    let told: Value = serde_json::from_str(&std::fs::read_to_string(vectors().join("doubt.json")).unwrap()).unwrap();
+    let mut scratch = crate::Scratch::default();
+    for (letter, model) in [("a", &b.a), ("b", &b.b)] {
+        let names = |field: &str| -> Vec<String> { serde_json::from_value(told[letter][field].clone()).unwrap() };
+        assert_eq!(names("outputs"), model.outputs.iter().map(|o| o.name.clone()).collect::<Vec<_>>());
+        let inputs = names("inputs");
+        let cases = told[letter]["cases"].as_array().unwrap();
+        assert!(cases.len() >= 20);
+        for case in cases {
+            let raw: Vec<f64> = serde_json::from_value(case["raw"].clone()).unwrap();
+            let value = |name: &str| inputs.iter().position(|n| n == name).map(|k| raw[k]);
+            let want: Vec<f64> = serde_json::from_value(case["outputs"].clone()).unwrap();
+            let got = model.predict_by(value, &mut scratch).unwrap();
+            for ((got, want), output) in got.iter().zip(&want).zip(&model.outputs) {
+                assert!((got - want).abs() <= 1e-5 * output.scale, "{}: {got}, want {want}", output.name);
+            }
+            match (model.strangeness(value, &mut scratch), case["strangeness"].as_f64()) {
+                (Some(got), Some(want)) => assert!((got - want).abs() <= 1e-5 * want.max(1.0), "{got}, want {want}"),
+                (got, want) => assert_eq!(got, want, "{letter}"),
+            }
+        }
+    }
+    let small = load(&good()).unwrap();
+    assert_eq!(small.a.strangeness(|_| Some(1.0), &mut scratch), None);
 }
 
 /// On a machine without cache partitioning no action of OSML's Model-C moves ways.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The newest that is read; 2 brought OSML's models and the card, 3 the serial.
-pub const FORMAT_VERSION: u32 = 3;
+/// The newest that is read; 2 brought OSML's models and the card, 3 the serial, 4 intervals and the strangeness score.
+pub const FORMAT_VERSION: u32 = 4;
 /// Largest file that a bundle may hold.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The model card, for people to read.
@@ -181,6 +181,9 @@ pub struct MlpSpec {
     pub outputs: Vec<OutputSpec>,
     /// QoS labels were capped here in training (Model-B): a prediction at the cap means "at least".
     pub qos_cap: Option<f64>,
+    /// Shape of the layer of Model-A's strangeness score, from version 4 on: one layer, as wide as the inputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strangeness: Option<Vec<(usize, usize)>>,
 }
 
 /// Model-C.
@@ -284,6 +287,9 @@ impl Manifest {
                 Spec::Mlp(m) => {
                     self.check_outputs(&at, model, &m.outputs)?;
                     check_layers(&format!("{at}.layers"), &m.layers, inputs, m.outputs.len())?;
+                    if m.strangeness.as_ref().is_some_and(|layers| layers[..] != [(inputs, inputs)]) {
+                        return bad(Kind::Layers, format!("{at}.strangeness"), format!("want one layer [{inputs}, {inputs}]"));
+                    }
                 }
                 Spec::Ddpg(m) => {
                     self.check_actions(&at, m)?;
@@ -348,6 +354,9 @@ impl Manifest {
     fn rule<'a>(&self, list: &'a [Named], name: &str, model: &str) -> Result<&'a Named, String> {
         let rule = list.iter().find(|n| n.name == name && n.is_of(model));
         let rule = rule.ok_or_else(|| "is not known there".to_string())?;
+        if rule.since > self.format_version {
+            return Err(format!("is unknown in version {}", self.format_version));
+        }
         if self.has(rule.needs) {
             return Ok(rule);
         }
@@ -395,8 +404,16 @@ impl Manifest {
                 return wrong(format!("its mean {} leaves the machine's 0..{most}", o.offset));
             }
         }
+        let is_there = |name: &str| outputs.iter().any(|o| o.name == name);
+        for o in outputs {
+            let with = rules().outputs.iter().find(|n| n.name == o.name && n.is_of(model)).and_then(|n| n.with.as_deref());
+            if let Some(other) = with.filter(|other| !is_there(other)) {
+                let problem = format!("is an end of an interval without the other, {other}");
+                return bad(Kind::Outputs, format!("{at}.outputs.{}", o.name), problem);
+            }
+        }
         let needed = |n: &&Named| n.is_of(model) && !n.optional && self.has(n.needs);
-        match rules().outputs.iter().filter(needed).find(|n| !outputs.iter().any(|o| o.name == n.name)) {
+        match rules().outputs.iter().filter(needed).find(|n| !is_there(&n.name)) {
             Some(n) => bad(Kind::Outputs, format!("{at}.outputs.{}", n.name), "is missing"),
             None => Ok(()),
         }

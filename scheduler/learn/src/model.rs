@@ -72,12 +72,29 @@ pub struct Model {
     pub inputs: Vec<InputSpec>,
     pub outputs: Vec<OutputSpec>,
     pub mlp: Mlp,
+    /// The layer of its strangeness score; None where it has none.
+    strange: Option<Mlp>,
 }
 
 impl Model {
     /// None where the lists do not fit the network.
     pub fn new(inputs: Vec<InputSpec>, outputs: Vec<OutputSpec>, mlp: Mlp) -> Option<Self> {
-        (inputs.len() == mlp.inputs() && outputs.len() == mlp.outputs()).then_some(Model { inputs, outputs, mlp })
+        (inputs.len() == mlp.inputs() && outputs.len() == mlp.outputs()).then_some(Model { inputs, outputs, mlp, strange: None })
+    }
+
+    /// With the layer of a strangeness score; None where it does not take the model's inputs.
+    pub fn with_strangeness(self, layer: Mlp) -> Option<Self> {
+        (layer.inputs() == self.inputs.len()).then_some(Model { strange: Some(layer), ..self })
+    }
+
+    /// How unlike what was taught the inputs are: the root of the mean square of the layer's values, above 1 where that is rare. None
+    /// without such a layer, or where an input is missing or not finite.
+    pub fn strangeness(&self, value: impl Fn(&str) -> Option<f64>, scratch: &mut Scratch) -> Option<f64> {
+        let layer = self.strange.as_ref()?;
+        self.look_up(value, &mut scratch.x).ok()?;
+        let z = layer.forward(&scratch.x, 1, &mut scratch.tape);
+        let square: f64 = z.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+        Some((square / z.len() as f64).sqrt())
     }
 
     /// Predict from raw values in the order of [`Model::inputs`]; the result is in the order of [`Model::outputs`].
@@ -91,11 +108,16 @@ impl Model {
 
     /// Predict from a look-up by name, e.g. `|n| features.get(n)`: of a reading, and of the quantities of [`relative`].
     pub fn predict_by<'s>(&self, value: impl Fn(&str) -> Option<f64>, scratch: &'s mut Scratch) -> Result<&'s [f64], InputError> {
-        scratch.x.clear();
-        for spec in &self.inputs {
-            scratch.x.push(scaled(spec, raw(&spec.name, &value))?);
-        }
+        self.look_up(value, &mut scratch.x)?;
         Ok(self.infer(scratch))
+    }
+
+    fn look_up(&self, value: impl Fn(&str) -> Option<f64>, x: &mut Vec<f32>) -> Result<(), InputError> {
+        x.clear();
+        for spec in &self.inputs {
+            x.push(scaled(spec, raw(&spec.name, &value))?);
+        }
+        Ok(())
     }
 
     /// An input's raw value, looked up or computed of what is looked up; None: a part of it is missing.
@@ -221,6 +243,21 @@ mod tests {
         assert_eq!(m.predict_by(|_| None, &mut s), Err(InputError::Missing("ipc".into())));
         assert_eq!(m.predict(&[Some(f64::NAN), None], &mut s), Err(InputError::NotFinite("ipc".into())));
         assert_eq!(m.predict(&[Some(1.0)], &mut s), Err(InputError::Count { expected: 2, got: 1 }));
+    }
+
+    /// x = (0.5, 0.25), z = (2 x0, 4 x1 + 1) = (1, 2): the root of (1 + 4) / 2. Without a layer or an input there is no score.
+    #[test]
+    fn strangeness_is_a_root_mean_square() {
+        let (m, mut s) = (model(), Scratch::default());
+        let by_name = |n: &str| if n == "ipc" { Some(15.0) } else { Some(1.0) };
+        assert_eq!(m.strangeness(by_name, &mut s), None);
+        let layer = || Mlp::from_layers(&[2, 2], Output::Linear, &[(&[2.0, 0.0, 0.0, 4.0], &[0.0, 1.0])]).unwrap();
+        let m = m.with_strangeness(layer()).unwrap();
+        assert!((m.strangeness(by_name, &mut s).unwrap() - 2.5f64.sqrt()).abs() < 1e-6);
+        assert_eq!(m.strangeness(|n| (n == "ipc").then_some(15.0), &mut s), None);
+        assert_eq!(m.strangeness(|_| Some(f64::NAN), &mut s), None);
+        let one = Mlp::from_layers(&[1, 2], Output::Linear, &[(&[1.0, 1.0], &[0.0, 0.0])]).unwrap();
+        assert!(m.with_strangeness(one).is_none());
     }
 
     /// Lists that do not fit the network make no model.

@@ -156,6 +156,11 @@ pub(crate) struct Named {
     /// An output that may be left out.
     #[serde(default)]
     pub optional: bool,
+    /// Format version that brought it.
+    #[serde(default)]
+    pub since: u32,
+    /// An output that must be there where this one is: the other end of an interval.
+    pub with: Option<String>,
 }
 
 impl Named {
@@ -170,7 +175,7 @@ impl Named {
             None
         };
         let of = if input.expects() { vec!["b".to_string()] } else { vec!["a".to_string(), "b".to_string()] };
-        Named { name: input.name.clone(), most: None, needs, of: Some(of), optional: false }
+        Named { name: input.name.clone(), most: None, needs, of: Some(of), optional: false, since: 0, with: None }
     }
 
     pub fn is_of(&self, model: &str) -> bool {

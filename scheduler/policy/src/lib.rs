@@ -67,7 +67,7 @@ pub use together::Together;
 pub use unmanaged::Unmanaged;
 
 pub use model_set::ModelSet;
-pub use models::{Area, BundleModels, Experience, Models, State};
+pub use models::{Area, AreaInterval, BundleModels, Experience, Interval, Models, State};
 pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 pub use policy::Policy;

@@ -24,6 +24,29 @@ pub struct Area {
     pub rcliff_ways: Option<f64>,
 }
 
+/// An interval that covers what is asked about so often as the bundle's makers say (90 %), and Model-A's or B's answer always.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    pub lower: f64,
+    pub upper: f64,
+}
+
+impl Interval {
+    /// Ends as a network says them, so that they hold the answer itself and lie within what can be. The lab measures them so
+    /// (`models/intervals.py`).
+    fn settled(answer: f64, lower: f64, upper: f64, least: f64, most: f64) -> Self {
+        Interval { lower: lower.min(answer).max(least).min(most), upper: upper.max(answer).max(least).min(most) }
+    }
+}
+
+/// Intervals of the OAA that [`Models::area`] says: cores (not units) and ways.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AreaInterval {
+    pub oaa_cores: Interval,
+    /// None where the LLC cannot be partitioned.
+    pub oaa_ways: Option<Interval>,
+}
+
 /// What a model is asked about: a service as it was seen, with its QoS of that moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State {
@@ -95,6 +118,22 @@ pub trait Models {
         f64::INFINITY
     }
 
+    /// Interval of [`Models::qos`]; its lower end at 1 or more says "met" more carefully, its upper end at [`Models::qos_cap`] says "or
+    /// more". None where there is no interval or no answer.
+    fn qos_interval(&self, _service: &str, _s: &State, _cores: f64, _ways: f64) -> Option<Interval> {
+        None
+    }
+
+    /// Intervals of [`Models::area`]. None where there are none or no answer.
+    fn area_interval(&self, _service: &str, _s: &State) -> Option<AreaInterval> {
+        None
+    }
+
+    /// How unlike what the models were taught an observation is: at most 1 for the usual nine of ten. None where there is no score.
+    fn strangeness(&self, _s: &State) -> Option<f64> {
+        None
+    }
+
     /// Model-C's actor: probabilities of the seven actions.
     fn act(&mut self, service: &str, s: &State) -> Result<[f32; ACTIONS], String>;
 
@@ -127,12 +166,16 @@ pub struct BundleModels {
     /// Places of Model-B's inputs that are about the allocation in question.
     b_expects: Vec<usize>,
     out: [Option<usize>; 6],
+    /// Places of the ends of intervals: of Model-A's OAA in cores and in ways, and of Model-B's QoS.
+    ends: [Option<(usize, usize)>; 3],
 }
 
 /// Quantities of the platform.
 #[derive(Clone, Copy)]
 struct Size {
     cores: f64,
+    core_step: f64,
+    ways: f64,
     cache_mb: f64,
     mb_per_way: f64,
 }
@@ -140,7 +183,8 @@ struct Size {
 impl Size {
     fn of(platform: &Platform) -> Self {
         let mb_per_way = platform.mb_per_way();
-        Size { cores: platform.cores(platform.core_units()), cache_mb: f64::from(platform.ways()) * mb_per_way, mb_per_way }
+        let ways = f64::from(platform.ways());
+        Size { cores: platform.cores(platform.core_units()), core_step: platform.core_step, ways, cache_mb: ways * mb_per_way, mb_per_way }
     }
 
     fn get(&self, name: &str) -> Option<f64> {
@@ -180,6 +224,10 @@ impl BundleModels {
                 return Err(format!("bundle: Model-{model} has no output `{name}`. Build the bundle again with this version of surefoot"));
             }
         }
+        let pair = |model: &Model, name: &str| {
+            Some((model.output_index(&format!("{name}_lower"))?, model.output_index(&format!("{name}_upper"))?))
+        };
+        let ends = [pair(&a, "oaa_cores"), pair(&a, "oaa_ways"), pair(&b, "qos")];
         let qos_cap = qos_cap.unwrap_or(f64::INFINITY);
         let b_expects = b.expecting(&[EXPECTED_CORES, EXPECTED_CACHE]);
         Ok(BundleModels {
@@ -192,6 +240,7 @@ impl BundleModels {
             scratch: RefCell::default(),
             b_asked: RefCell::default(),
             out,
+            ends,
         })
     }
 
@@ -203,24 +252,9 @@ impl BundleModels {
     pub fn agent_mut(&mut self) -> &mut Agent {
         &mut self.c
     }
-}
 
-impl Models for BundleModels {
-    fn area(&self, _service: &str, s: &State) -> Result<Area, String> {
-        let mut scratch = self.scratch.borrow_mut();
-        let y = self.a.predict_by(|n| self.size.get(n).or_else(|| s.get(n)), &mut scratch).map_err(|e| format!("Model-A: {e}"))?;
-        let at = |i: usize| self.out[i].and_then(|o| y.get(o)).copied();
-        let missing = || "Model-A: no output".to_string();
-        Ok(Area {
-            oaa_cores: at(0).ok_or_else(missing)?,
-            rcliff_cores: at(1).ok_or_else(missing)?,
-            oaa_ways: at(2),
-            rcliff_ways: at(3),
-            oaa_mbps: at(4),
-        })
-    }
-
-    fn qos(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+    /// Model-B's outputs; asked about the same state again, what does not change is not looked up again.
+    fn ask_b<R>(&self, s: &State, cores: f64, ways: f64, take: impl FnOnce(&[f64]) -> R) -> Result<R, String> {
         let LastAsked { of, scratch } = &mut *self.b_asked.borrow_mut();
         let value = |n: &str| match n {
             EXPECTED_CORES => Some(cores),
@@ -237,7 +271,59 @@ impl Models for BundleModels {
         };
         let y = y.map_err(|e| format!("Model-B: {e}"))?;
         *of = Some(*s);
-        self.out[5].and_then(|o| y.get(o)).copied().ok_or_else(|| "Model-B: no output".into())
+        Ok(take(y))
+    }
+
+    /// Model-A's outputs.
+    fn ask_a<R>(&self, s: &State, take: impl FnOnce(&[f64]) -> R) -> Result<R, String> {
+        let mut scratch = self.scratch.borrow_mut();
+        let y = self.a.predict_by(|n| self.size.get(n).or_else(|| s.get(n)), &mut scratch).map_err(|e| format!("Model-A: {e}"))?;
+        Ok(take(y))
+    }
+
+    /// The interval around an output, within `least` and `most`; None where the network has no such ends.
+    fn interval(&self, y: &[f64], output: usize, ends: usize, least: f64, most: f64) -> Option<Interval> {
+        let (lower, upper) = self.ends[ends]?;
+        Some(Interval::settled(*y.get(self.out[output]?)?, *y.get(lower)?, *y.get(upper)?, least, most))
+    }
+}
+
+impl Models for BundleModels {
+    fn area(&self, _service: &str, s: &State) -> Result<Area, String> {
+        self.ask_a(s, |y| {
+            let at = |i: usize| self.out[i].and_then(|o| y.get(o)).copied();
+            let missing = || "Model-A: no output".to_string();
+            Ok(Area {
+                oaa_cores: at(0).ok_or_else(missing)?,
+                rcliff_cores: at(1).ok_or_else(missing)?,
+                oaa_ways: at(2),
+                rcliff_ways: at(3),
+                oaa_mbps: at(4),
+            })
+        })?
+    }
+
+    fn qos(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        self.ask_b(s, cores, ways, |y| self.out[5].and_then(|o| y.get(o)).copied())?.ok_or_else(|| "Model-B: no output".into())
+    }
+
+    fn qos_interval(&self, _service: &str, s: &State, cores: f64, ways: f64) -> Option<Interval> {
+        self.ends[2]?;
+        self.ask_b(s, cores, ways, |y| self.interval(y, 5, 2, 0.0, self.qos_cap)).ok()?
+    }
+
+    fn area_interval(&self, _service: &str, s: &State) -> Option<AreaInterval> {
+        self.ends[0]?;
+        let Size { cores, core_step, ways, .. } = self.size;
+        let found = self.ask_a(s, |y| {
+            let oaa_cores = self.interval(y, 0, 0, core_step, cores)?;
+            Some(AreaInterval { oaa_cores, oaa_ways: self.interval(y, 2, 1, 1.0, ways) })
+        });
+        found.ok()?
+    }
+
+    fn strangeness(&self, s: &State) -> Option<f64> {
+        self.a.strangeness(|n| self.size.get(n).or_else(|| s.get(n)), &mut self.scratch.borrow_mut())
     }
 
     fn qos_cap(&self) -> f64 {
@@ -323,6 +409,48 @@ mod tests {
         // 3 cores and 2 ways of 2 MB: 0.1 x 0.3 + 0.1 x 0.4, times 10.
         assert!(close(m.qos("a", &state(Some(4.0), None), 3.0, 2.0).unwrap(), 0.7));
         assert_eq!(m.qos_cap(), 2.0);
+    }
+
+    /// Ends go by name, hold the answer and lie within what can be: 0 and the cap, a step and all cores, one way and all. A bundle of before
+    /// has no interval and no score.
+    #[test]
+    fn intervals_hold_the_answer() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let (m, s) = (bundle_like(&p, 8), state(Some(4.0), None));
+        assert!(m.qos_interval("a", &s, 3.0, 2.0).is_none() && m.area_interval("a", &s).is_none() && m.strangeness(&s).is_none());
+        let with = |a_ends: [f32; 4], b_ends: [f32; 2]| {
+            let m = bundle_like(&p, 8);
+            let weights = [[1.0, 0.5, 0.2, 0.1].as_slice(), &a_ends].concat();
+            let a = Mlp::from_layers(&[1, 8], Output::Linear, &[(&weights, &[0.0; 8])]).unwrap();
+            let names = ["oaa_cores", "rcliff_cores", "oaa_ways", "rcliff_ways", "oaa_cores_lower", "oaa_cores_upper"];
+            let names = [names.as_slice(), &["oaa_ways_lower", "oaa_ways_upper"]].concat();
+            let layer = Mlp::from_layers(&[1, 1], Output::Linear, &[(&[-2.0], &[0.2])]).unwrap();
+            let a = Model::new(inputs(&["cpu_usage_cores"]), outputs(&names), a).unwrap().with_strangeness(layer).unwrap();
+            let b = Mlp::from_layers(&[1, 3], Output::Linear, &[(&[0.4, b_ends[0], b_ends[1]], &[0.0; 3])]).unwrap();
+            let b = Model::new(inputs(&["expected_cores"]), outputs(&["qos", "qos_lower", "qos_upper"]), b).unwrap();
+            BundleModels::from_parts(a, b, m.c, Some(2.0), &p).unwrap()
+        };
+        let is = |found: Interval, lower: f64, upper: f64| {
+            assert!((found.lower - lower).abs() < 1e-5 && (found.upper - upper).abs() < 1e-5, "{found:?}, want {lower} to {upper}")
+        };
+        // 4 of 10 busy cores: 0.4 x weight x 10. Expected 3 of 10 cores: 0.3 x weight x 10, and so is the answer 1.2.
+        let m = with([0.5, 1.5, 0.3, 2.0], [0.3, 0.5]);
+        let area = m.area_interval("a", &s).unwrap();
+        is(area.oaa_cores, 2.0, 6.0);
+        is(area.oaa_ways.unwrap(), 1.0, 8.0);
+        is(m.qos_interval("a", &s, 3.0, 2.0).unwrap(), 0.9, 1.5);
+        assert_eq!(m.qos("a", &s, 3.0, 2.0), with([0.0; 4], [0.0; 2]).qos("a", &s, 3.0, 2.0));
+        // z = 0.2 - 2 x 0.4
+        assert!((m.strangeness(&s).unwrap() - 0.6).abs() < 1e-6);
+        // Ends on the wrong side of the answer give way to it; none leaves the machine or the cap.
+        let m = with([2.0, 0.5, -1.0, 9.0], [-0.5, 2.0]);
+        let area = m.area_interval("a", &s).unwrap();
+        is(area.oaa_cores, 4.0, 4.0);
+        is(area.oaa_ways.unwrap(), 1.0, 11.0);
+        is(m.qos_interval("a", &s, 3.0, 2.0).unwrap(), 0.0, 2.0);
+        // Without what the models are asked with there is nothing.
+        let blind = state(None, None);
+        assert!(m.area_interval("a", &blind).is_none() && m.strangeness(&blind).is_none());
     }
 
     /// Asked about one state after another, Model-B never answers with what it heard of the last one.

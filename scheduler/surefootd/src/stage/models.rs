@@ -9,7 +9,8 @@ use surefoot_learn::learner::Nets;
 use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, KeyGuard, Learner, TrustedKeys, ACTIONS};
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
-    by_name_with, Area, BPoints, BundleModels, BundleOsml, Experience, ModelSet, Models, OsmlModels, Policy, Settings, State,
+    by_name_with, Area, AreaInterval, BPoints, BundleModels, BundleOsml, Experience, Interval, ModelSet, Models, OsmlModels, Policy,
+    Settings, State,
 };
 use surefoot_server::Platform;
 
@@ -163,6 +164,18 @@ impl Models for Shared<BundleModels> {
 
     fn qos_cap(&self) -> f64 {
         self.models.borrow().qos_cap()
+    }
+
+    fn qos_interval(&self, service: &str, s: &State, cores: f64, ways: f64) -> Option<Interval> {
+        self.models.borrow().qos_interval(service, s, cores, ways)
+    }
+
+    fn area_interval(&self, service: &str, s: &State) -> Option<AreaInterval> {
+        self.models.borrow().area_interval(service, s)
+    }
+
+    fn strangeness(&self, s: &State) -> Option<f64> {
+        self.models.borrow().strangeness(s)
     }
 
     fn act(&mut self, service: &str, s: &State) -> Answer<[f32; ACTIONS]> {
