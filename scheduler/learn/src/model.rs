@@ -163,9 +163,10 @@ impl Model {
         &scratch.y
     }
 
-    /// How many inputs lie outside what the model was trained on (and are clipped).
-    pub fn beyond(&self, value: impl Fn(&str) -> Option<f64>) -> usize {
-        self.inputs.iter().filter(|i| raw(&i.name, &value).is_some_and(|v| !i.covers(v))).count()
+    /// Inputs that lie outside what the model was trained on (and are clipped). What is missing is not among them.
+    pub fn beyond(&self, value: impl Fn(&str) -> Option<f64>) -> impl Iterator<Item = &str> {
+        let found = move |name: &str| relative::find(name).map_or_else(|| value(name), |input| input.unbounded(&value));
+        self.inputs.iter().filter(move |i| found(&i.name).is_some_and(|v| !i.covers(v))).map(|i| i.name.as_str())
     }
 
     /// Place of an input by name.
@@ -232,7 +233,21 @@ mod tests {
         assert_eq!(m.predict_again([(1, 2.0)], &mut s), Ok([102.0].as_slice()));
         assert_eq!(m.predict_again([(1, f64::NAN)], &mut s), Err(InputError::NotFinite("mbl_mbps".into())));
         assert_eq!(m.predict_again([], &mut Scratch::default()), Err(InputError::Count { expected: 2, got: 0 }));
-        assert_eq!((m.beyond(by_name), m.beyond(|_| Some(5.0)), m.beyond(|_| None)), (0, 2, 0));
+        let beyond = |value: Option<f64>| m.beyond(move |_| value).collect::<Vec<_>>();
+        assert_eq!(m.beyond(by_name).count(), 0);
+        assert_eq!((beyond(Some(5.0)), beyond(Some(12.0)), beyond(None)), (vec!["ipc", "mbl_mbps"], vec!["mbl_mbps"], vec![]));
+    }
+
+    /// An input that is computed of readings is outside of its bounds by what the readings make of it, which the network sees clipped.
+    #[test]
+    fn what_is_clipped_is_outside() {
+        let (of, mlp) = (relative::find("busy_share").unwrap(), Mlp::zeros(&[1, 1], Output::Linear));
+        let inputs = vec![InputSpec { name: of.name.clone(), min: of.min, max: of.max }];
+        let m = Model::new(inputs, vec![OutputSpec { name: "y".into(), offset: 0.0, scale: 1.0 }], mlp).unwrap();
+        // Bounds 0 to 1.1: 3 busy cores of 2 are outside, of 4 they are not.
+        let of = |held: f64| move |n: &str| Some(if n == "cpu_usage_cores" { 3.0 } else { held });
+        assert_eq!((m.beyond(of(2.0)).collect::<Vec<_>>(), m.beyond(of(4.0)).count()), (vec!["busy_share"], 0));
+        assert_eq!(m.raw(0, of(2.0)), Some(1.1));
     }
 
     /// A feature that the host did not measure stops the prediction, by name; it is never taken as 0.

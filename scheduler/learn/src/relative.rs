@@ -43,6 +43,11 @@ impl Relative {
 
     /// Its value within its bounds; None where a quantity is unknown.
     pub fn of(&self, quantity: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+        self.unbounded(quantity).map(|value| value.clamp(self.min, self.max))
+    }
+
+    /// Its value, wherever that lies; None where a quantity is unknown.
+    pub fn unbounded(&self, quantity: impl Fn(&str) -> Option<f64>) -> Option<f64> {
         let (mut value, mut known) = (self.times, true);
         for name in &self.over {
             let of = quantity(name)?;
@@ -58,8 +63,7 @@ impl Relative {
             (true, false) => return Some(f64::NAN),
             (false, _) => value,
         };
-        let value = if self.log { value.max(table().least).ln() } else { value };
-        Some(value.clamp(self.min, self.max))
+        Some(if self.log { value.max(table().least).ln() } else { value })
     }
 }
 

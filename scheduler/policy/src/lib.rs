@@ -46,6 +46,7 @@ pub mod shadow;
 pub mod surefoot;
 pub mod together;
 pub mod unmanaged;
+pub mod watch;
 
 #[cfg(test)]
 mod perfect;
@@ -65,6 +66,7 @@ pub use shadow::{Opinion, Shadows};
 pub use surefoot::Surefoot;
 pub use together::Together;
 pub use unmanaged::Unmanaged;
+pub use watch::Watch;
 
 pub use model_set::ModelSet;
 pub use models::{Area, AreaInterval, BundleModels, Experience, Interval, Models, State};

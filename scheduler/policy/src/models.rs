@@ -134,6 +134,11 @@ pub trait Models {
         None
     }
 
+    /// Model-B's inputs that lie outside what it was taught with, asked about so many cores and ways.
+    fn outside(&self, _s: &State, _cores: f64, _ways: f64) -> Vec<String> {
+        vec![]
+    }
+
     /// Model-C's actor: probabilities of the seven actions.
     fn act(&mut self, service: &str, s: &State) -> Result<[f32; ACTIONS], String>;
 
@@ -244,6 +249,15 @@ impl BundleModels {
         })
     }
 
+    /// A quantity of what Model-B is asked.
+    fn asked(&self, s: &State, cores: f64, ways: f64, name: &str) -> Option<f64> {
+        match name {
+            EXPECTED_CORES => Some(cores),
+            EXPECTED_CACHE => Some(ways * self.size.mb_per_way),
+            _ => self.size.get(name).or_else(|| s.get(name)),
+        }
+    }
+
     /// Model-C as it has become.
     pub fn agent(&self) -> &Agent {
         &self.c
@@ -256,11 +270,7 @@ impl BundleModels {
     /// Model-B's outputs; asked about the same state again, what does not change is not looked up again.
     fn ask_b<R>(&self, s: &State, cores: f64, ways: f64, take: impl FnOnce(&[f64]) -> R) -> Result<R, String> {
         let LastAsked { of, scratch } = &mut *self.b_asked.borrow_mut();
-        let value = |n: &str| match n {
-            EXPECTED_CORES => Some(cores),
-            EXPECTED_CACHE => Some(ways * self.size.mb_per_way),
-            _ => self.size.get(n).or_else(|| s.get(n)),
-        };
+        let value = |n: &str| self.asked(s, cores, ways, n);
         let y = if *of == Some(*s) {
             // What was there for the last question is there for this one.
             let others = self.b_expects.iter().map(|i| (*i, self.b.raw(*i, value).unwrap_or(f64::NAN)));
@@ -328,6 +338,10 @@ impl Models for BundleModels {
 
     fn qos_cap(&self) -> f64 {
         self.qos_cap
+    }
+
+    fn outside(&self, s: &State, cores: f64, ways: f64) -> Vec<String> {
+        self.b.beyond(|n| self.asked(s, cores, ways, n)).map(Into::into).collect()
     }
 
     fn act(&mut self, _service: &str, s: &State) -> Result<[f32; ACTIONS], String> {
@@ -505,6 +519,17 @@ mod tests {
         }
         s.p99_ms = None;
         assert!(fresh(0).qos("a", &s, 5.0, 3.0).unwrap_err().contains("input `headroom_log` is missing"));
+    }
+
+    /// An input beyond what Model-B was taught with is named, also one of the allocation in question.
+    #[test]
+    fn inputs_outside_are_named() {
+        let p = Platform::regular("t", 10, 1, 11, 2.0);
+        let m = bundle_like(&p, 8);
+        let s = state(Some(4.0), None);
+        // Bounds 0 to 10: 11 cores; 6 ways of 2 MB.
+        assert_eq!((m.outside(&s, 10.0, 5.0), m.outside(&s, 11.0, 5.0)), (vec![], vec![EXPECTED_CORES.to_string()]));
+        assert_eq!(m.outside(&s, 1.0, 6.0), [EXPECTED_CACHE]);
     }
 
     /// A feature that the host did not measure gives no answer, and the reason names it.

@@ -41,6 +41,16 @@ pub fn span_ms(mut count_within: impl FnMut(u64) -> u64) -> u64 {
     span_ms
 }
 
+/// Milliseconds that a window reaches back: a second, or longer where a second has too few requests.
+pub fn reach_ms(w: &Latency) -> u64 {
+    let long_ms = w.count as f64 / w.achieved_rps * 1000.0;
+    if long_ms.is_finite() {
+        WINDOW_MS.max(long_ms.round() as u64)
+    } else {
+        WINDOW_MS
+    }
+}
+
 /// The verdict on several intervals taken together, which have `count` requests.
 ///
 /// One interval rarely has enough requests for a p99 of its own; together they may, so that is counted again. What the client spoilt

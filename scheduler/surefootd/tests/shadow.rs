@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{one_line, path, root, surefootd};
+use common::{ok, one_line, path, root, surefootd};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,28 @@ fn a_stream_replays_bit_for_bit() {
         // The same again is the same, to the last bit.
         assert_eq!(replay(&stream, "unmanaged,parties").stdout, out.stdout);
     }
+}
+
+/// A bundle's models are watched once a second under every policy, also one that takes none. What no service holds alone is not compared,
+/// and without a bundle nothing is watched.
+#[test]
+fn models_are_watched_whatever_decides() {
+    for (policy, compares) in [("surefoot", true), ("parties", true), ("unmanaged", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (said, _) = minute(dir.path(), policy, "");
+        let models = said["models"].as_array().unwrap();
+        assert_eq!(models.iter().map(|m| m["service"].as_str().unwrap()).collect::<Vec<_>>(), ["img-dnn", "moses"]);
+        let held: u64 = models.iter().map(|m| m["held"]["comparisons"].as_u64().unwrap()).sum();
+        assert!((held > 20) == compares && (compares || held == 0), "{policy}: {said}");
+        assert!((58..=62).contains(&said["phases"]["watch"]["count"].as_u64().unwrap()), "{policy}: {said}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("node.toml");
+    let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
+    fs::write(&config, format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n", path(&workload))).unwrap();
+    let run = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--duration-s", "3"];
+    let said: Value = serde_json::from_str(&ok(&run)).unwrap();
+    assert!(said["models"].is_null() && said["phases"]["watch"]["count"] == 0, "{said}");
 }
 
 /// A stream that was cut, wherever, is refused, unless asked for as one; then it ends with its last whole line.

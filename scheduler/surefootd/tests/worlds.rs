@@ -146,7 +146,11 @@ fn what_cannot_be_meant_is_refused() {
         (&eval, &["--worlds", "tune:1..2", "--bundle", "/nowhere"], "--bundle: is of one platform, and 2 worlds have 2"),
         (&eval, &["--worlds", "tune:1", "--policies", "surefoot"], "\"surefoot\" needs a bundle"),
         (&eval, &["--worlds", "tune:1..2", "--bundles", "/nowhere"], "--bundles /nowhere: has no tune-1-p.tar. Make it with"),
-        (&eval, &["--worlds", "tune:1", "--bundles", "/nowhere", "--harm", "no-models"], "--harm no-models: no model is asked. Leave --bundles"),
+        (
+            &eval,
+            &["--worlds", "tune:1", "--bundles", "/nowhere", "--harm", "no-models"],
+            "--harm no-models: no model is asked. Leave --bundles",
+        ),
         (&eval, &["--worlds", "tune:1", "--bundles", "/nowhere", "--bundle", "/nowhere"], "cannot be used with"),
         (&eval, &[], "--workloads"),
     ];

@@ -62,6 +62,31 @@ pub enum LendNews {
     Ended { why: String, lasted_ms: u64, windows: u64, short: u64, exhausted: u64, stops: u64, moves: u64 },
 }
 
+/// How models do for a service from now on: a line of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StandingLine {
+    /// Since the first tick of the run.
+    pub t_ms: u64,
+    /// Since 1970, UTC; None on a virtual server that runs faster than time.
+    pub at_ms: Option<u64>,
+    pub service: String,
+    pub standing: StandingNews,
+}
+
+/// See [`StandingLine`]; the words are those of docs/watched-models.md.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StandingNews {
+    pub now: String,
+    pub was: String,
+    /// The comparisons that it rests on, and their figures; null where there are too few.
+    pub kind: Option<String>,
+    pub error_qos: Option<f64>,
+    pub bias_qos: Option<f64>,
+    pub taught_qos: Option<f64>,
+    /// Inputs outside of what the model was taught with.
+    pub outside: Vec<String>,
+}
+
 /// The file of one run, open for appending.
 pub struct Journal {
     folder: Folder,
@@ -91,7 +116,7 @@ pub fn old_generation(path: &Path) -> PathBuf {
 
 /// Whether what begins so is a journal of decisions, or nothing yet. Of any version: each line has one of these keys.
 fn is_journal(head: &[u8]) -> bool {
-    const KEYS: [&str; 6] = ["run", "action", "effect", "report", "error", "lend"];
+    const KEYS: [&str; 7] = ["run", "action", "effect", "report", "error", "lend", "standing"];
     let head = head.trim_ascii_start();
     match head.iter().position(|b| *b == b'\n') {
         Some(end) => serde_json::from_slice::<serde_json::Value>(&head[..end]).is_ok_and(|v| KEYS.iter().any(|k| v.get(k).is_some())),
@@ -177,6 +202,12 @@ impl Journal {
 
     /// What has become of leases; mostly nothing.
     pub fn lends(&mut self, lines: &[LendLine]) {
+        lines.iter().for_each(|l| self.line(l));
+        self.flush();
+    }
+
+    /// How models do; mostly nothing.
+    pub fn standings(&mut self, lines: &[StandingLine]) {
         lines.iter().for_each(|l| self.line(l));
         self.flush();
     }

@@ -9,7 +9,7 @@ use crate::base::files::own_error;
 use crate::base::places::state_dir;
 use crate::base::say;
 use crate::base::utc;
-use crate::node::decisions::{old_generation, LendLine, LendNews, RunLine};
+use crate::node::decisions::{old_generation, LendLine, LendNews, RunLine, StandingLine};
 use crate::node::follower::{Closed, ClosedBy, Effect, Record};
 use crate::node::run::JOURNAL;
 use crate::stage::config::NodeConfig;
@@ -49,6 +49,8 @@ pub struct Story {
     pub withheld: Vec<(Option<usize>, Withheld)>,
     /// What has become of leases, oldest first; with the index of its run.
     pub lends: Vec<(Option<usize>, LendLine)>,
+    /// How models did, oldest first; with the index of its run.
+    pub standings: Vec<(Option<usize>, StandingLine)>,
     /// The first of them.
     pub damaged: Vec<Damage>,
     pub damaged_lines: u64,
@@ -172,6 +174,7 @@ impl Story {
             let newest = story.records.values().next_back().map(|(run, r)| (*run, r.t_ms));
             story.withheld.retain(|(run, w)| since.has(begun(*run).map(|at| at.saturating_add(w.t_ms)), now_ms));
             story.lends.retain(|(_, l)| since.has(l.at_ms, now_ms));
+            story.standings.retain(|(_, l)| since.has(l.at_ms, now_ms));
             story.records.retain(|_, (run, r)| match (r.at_ms, since) {
                 (None, Since::Ago(ms)) => newest.is_some_and(|(last, t)| *run == last && r.t_ms >= t.saturating_sub(ms)),
                 (at, since) => since.has(at, now_ms),
@@ -257,6 +260,11 @@ impl Story {
             let line: LendLine = serde_json::from_value(v)?;
             if [&line.lender, &line.borrower].into_iter().any(|id| asked(id)) {
                 add(&mut self.lends, (self.runs.len().checked_sub(1), line), wanted);
+            }
+        } else if has("standing") {
+            let line: StandingLine = serde_json::from_value(v)?;
+            if asked(&line.service) {
+                add(&mut self.standings, (self.runs.len().checked_sub(1), line), wanted);
             }
         } else if let Some(report) = v.get("report") {
             let said = serde_json::from_value(report.clone())?;
@@ -358,8 +366,12 @@ pub fn table(story: &Story) -> String {
     if story.records.is_empty() {
         out.push_str("no action\n");
     }
+    let at = |at_ms: Option<u64>, t_ms: u64| at_ms.map_or_else(|| format!("{:.1} s into its run", t_ms as f64 / 1000.0), utc::text);
+    for (_, l) in &story.standings {
+        let _ = writeln!(out, "{}  {}: {}", at(l.at_ms, l.t_ms), shown::line(&l.service), shown::line(&l.standing.text()));
+    }
     for (_, l) in &story.lends {
-        let when = l.at_ms.map_or_else(|| format!("{:.1} s into its run", l.t_ms as f64 / 1000.0), utc::text);
+        let when = at(l.at_ms, l.t_ms);
         let [lender, borrower, policy] = [&l.lender, &l.borrower, &l.policy].map(|id| shown::line(id));
         let _ = writeln!(out, "{when}  {lender} lends to {borrower} by {policy}: {}", lent(&l.lend));
     }
@@ -590,6 +602,7 @@ pub fn run(args: &cli::Explain) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::decisions::StandingNews;
     use clap::Parser as _;
     use surefoot_server::{Because, Features, Given, Held, Verdict};
 
@@ -717,6 +730,35 @@ mod tests {
         assert_eq!(["web", "batch", "other"].map(|id| count(Wanted { service: Some(id.into()), ..all() })), [5, 5, 0]);
         assert_eq!((count(Wanted { id: Some(1), ..all() }), count(Wanted { last: Some(2), ..all() })), (0, 2));
         assert_eq!(count(Wanted { since: Some(Since::Ago(500)), ..all() }), 2);
+    }
+
+    /// How models did for a service stands below the table, by service and by time.
+    #[test]
+    fn standings_are_told() {
+        let line = |service: &str, at_ms: u64| StandingLine {
+            t_ms: 40_000,
+            at_ms: Some(at_ms),
+            service: service.into(),
+            standing: StandingNews {
+                now: "worse-than-taught".into(),
+                was: "as-taught".into(),
+                kind: Some("changed".into()),
+                error_qos: Some(0.3),
+                bias_qos: Some(0.3),
+                taught_qos: Some(0.08),
+                outside: vec!["ipc\u{1b}[31m".into()],
+            },
+        };
+        let told = [line("web", 500), line("db", 1900)];
+        let (_dir, file) = write(&told.iter().map(|l| serde_json::to_string(l).unwrap()).chain([String::new()]).collect::<Vec<_>>());
+        let story = Story::read(&file, &all(), 2000).unwrap();
+        assert_eq!((story.standings.len(), story.damaged.len(), &story.standings[1].1), (2, 0, &told[1]));
+        let text = table(&story);
+        let words = "web: models are worse than taught: QoS is off by 0.30, taught by 0.08 (changed), and said too high by 0.30";
+        assert!(text.contains(words) && !text.contains('\u{1b}'), "{text}");
+        let count = |w: Wanted| Story::read(&file, &w, 2000).unwrap().standings.len();
+        assert_eq!(["web", "other"].map(|id| count(Wanted { service: Some(id.into()), ..all() })), [1, 0]);
+        assert_eq!((count(Wanted { id: Some(1), ..all() }), count(Wanted { since: Some(Since::Ago(500)), ..all() })), (0, 1));
     }
 
     /// A line cut off at the end is passed over, one cut off in the middle is named, and what an older version wrote is counted.

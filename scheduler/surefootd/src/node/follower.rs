@@ -5,9 +5,8 @@
 //! opens or closes costs a look at what is open.
 
 use serde::{Deserialize, Serialize};
-use surefoot_server::window::MIN_COUNT_P99;
-use surefoot_server::window::WINDOW_MS;
-use surefoot_server::{ActionKind, Because, Given, HoldsIf, Latency, Observation, Plan, ServiceView, Verdict};
+use surefoot_server::window::{reach_ms, MIN_COUNT_P99, WINDOW_MS};
+use surefoot_server::{ActionKind, Because, Given, HoldsIf, Observation, Plan, ServiceView, Verdict};
 
 /// A service whose latency stays unknown for so long gives no effect.
 pub const GIVE_UP_MS: u64 = 120_000;
@@ -124,16 +123,6 @@ struct Open {
 pub struct Follower {
     last_id: u64,
     open: Vec<Open>,
-}
-
-/// Milliseconds that a window reaches back: a second, or longer where a second has too few requests.
-pub(super) fn reach_ms(w: &Latency) -> u64 {
-    let long_ms = w.count as f64 / w.achieved_rps * 1000.0;
-    if long_ms.is_finite() {
-        WINDOW_MS.max(long_ms.round() as u64)
-    } else {
-        WINDOW_MS
-    }
 }
 
 impl Follower {
@@ -255,7 +244,7 @@ fn closed(o: &Open, t_ms: u64, by: ClosedBy, s: Option<&ServiceView>) -> Closed 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use surefoot_server::{Action, Allocation, Features, FeedState, Kind, Platform};
+    use surefoot_server::{Action, Allocation, Features, FeedState, Kind, Latency, Platform};
 
     /// 200 requests a second: an interval has 20, a window 200.
     fn latency(count: u64, p99_ms: f64) -> Latency {

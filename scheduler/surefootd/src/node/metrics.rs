@@ -4,7 +4,7 @@ use super::follower::{Record, Told};
 use super::http::{self, Page};
 use super::learning::Progress;
 use super::phases::{own_cost, Phase, Phases};
-use super::status::{LendStatus, ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
+use super::status::{Compared, LendStatus, ModelStatus, ServiceStatus, ShadowStatus, Status, ACTIONS, RECENT};
 use super::upper::{socket::DROPPED, UpperCounts, What};
 use crate::base::error::{Error, Result};
 use crate::node::tally::{Shadowed, Tally};
@@ -55,6 +55,8 @@ pub struct Metrics {
     upper: UpperCounts,
     /// Features that models are asked with; empty without a bundle.
     inputs: Vec<String>,
+    /// None without a bundle.
+    models: Option<Vec<ModelStatus>>,
     /// Of the local server: families of counters with their labelled values.
     host: Vec<Family>,
     /// What bounds services there.
@@ -208,6 +210,17 @@ impl Metrics {
         self.inputs = wanted.into();
     }
 
+    /// How models do by the last look, which took so long.
+    pub fn models(&mut self, models: Vec<ModelStatus>, took: Duration) {
+        self.models = Some(models);
+        self.phases.record(Phase::Watch, took);
+    }
+
+    /// How models do, for the end of a run.
+    pub fn watched(&self) -> Option<&[ModelStatus]> {
+        self.models.as_deref()
+    }
+
     /// What upper schedulers have been told so far.
     pub fn upper(&mut self, counts: UpperCounts) {
         self.upper = counts;
@@ -325,6 +338,7 @@ impl Metrics {
             services: self.seen.services.iter().map(service).collect(),
             shadows: self.shadows.iter().map(|(name, s)| shadow(name, s)).collect(),
             lends: self.lends.clone(),
+            models: self.models.clone(),
             actions: self.last_actions.iter().cloned().collect(),
         }
     }
@@ -412,6 +426,44 @@ impl Metrics {
         let missing = lc.map(|s| (label(&s.id), missing(&self.inputs, s).count() as f64)).collect();
         let help = "inputs of the models that are not measured: above 0 models have no answer, and a rule of thumb stands in";
         family("surefoot_model_inputs_missing", "gauge", help, missing);
+        let is_watched = f64::from(u8::from(self.models.is_some()));
+        family("surefoot_models_watched", "gauge", "0 where there is no bundle, and so no model to watch", one(is_watched));
+        let compared = |f: fn(&Compared) -> Option<f64>| -> Vec<(String, f64)> {
+            let mut lines = vec![];
+            for m in self.models.iter().flatten() {
+                for (kind, of) in [("held", &m.held), ("changed", &m.changed), ("overloaded", &m.overloaded)] {
+                    let labels = || format!("{{model=\"b\",service=\"{}\",kind=\"{kind}\"}}", escaped(&m.service));
+                    lines.extend(f(of).map(|v| (labels(), v)));
+                }
+            }
+            lines
+        };
+        let help = "QoS that a model said set against QoS that was seen";
+        family("surefoot_model_comparisons_total", "counter", help, compared(|c| Some(c.comparisons as f64)));
+        let help = "comparisons in which the target was missed";
+        family("surefoot_model_missed_total", "counter", help, compared(|c| Some(c.missed as f64)));
+        let help = "comparisons in which it was missed, and the model had said that it is met";
+        family("surefoot_model_false_met_total", "counter", help, compared(|c| Some(c.false_met as f64)));
+        let help = "absolute error of QoS, capped at 1, over the last comparisons";
+        family("surefoot_model_error_qos", "gauge", help, compared(|c| c.error_qos));
+        let help = "the same with its sign: above 0 the model says too much";
+        family("surefoot_model_bias_qos", "gauge", help, compared(|c| c.bias_qos));
+        let help = "the error that this is measured by: of the lab's test, or of the first comparisons";
+        family("surefoot_model_taught_error_qos", "gauge", help, compared(|c| c.taught_qos));
+        let watched = |f: fn(&ModelStatus) -> Option<f64>| -> Vec<(String, f64)> {
+            self.models.iter().flatten().filter_map(|m| Some((label(&m.service), f(m)?))).collect()
+        };
+        family("surefoot_model_drift", "gauge", "error now / taught, of the kind that is worse", watched(|m| m.drift));
+        let help = "inputs of Model-B that lie outside of what it was taught with";
+        family("surefoot_model_inputs_outside", "gauge", help, watched(|m| Some(m.inputs_outside as f64)));
+        let help = "share of the last looks with such an input";
+        family("surefoot_model_inputs_outside_frac", "gauge", help, watched(|m| Some(m.inputs_outside_frac)));
+        let words = |key: &str, f: fn(&ModelStatus) -> &str| -> Vec<(String, f64)> {
+            let labels = |m: &ModelStatus| format!("{{service=\"{}\",{key}=\"{}\"}}", escaped(&m.service), f(m));
+            self.models.iter().flatten().map(|m| (labels(m), 1.0)).collect()
+        };
+        family("surefoot_model_standing", "gauge", "how models do for a service", words("standing", |m| m.standing.as_str()));
+        family("surefoot_model_oaa", "gauge", "Model-A's OAA by what was seen at the load", words("oaa", |m| m.oaa.as_str()));
         let interval_s = self.interval_ms as f64 / 1000.0;
         let shadow = |f: &dyn Fn(&Shadow) -> Option<f64>| -> Vec<(String, f64)> {
             self.shadows.iter().filter_map(|(name, s)| Some((format!("{{policy=\"{name}\"}}"), f(s)?))).collect()
@@ -581,6 +633,52 @@ mod tests {
         assert!(text.contains("surefoot_memory_in_use_bytes{service=\"web\"} 8192\n") && !text.contains("surefoot_memory_pool"), "{text}");
         assert!(text.contains("surefoot_memory_stall_frac{service=\"web\"} 0\n"), "{text}");
         assert!(status.contains("\"memory\":{\"in_use_bytes\":8192,\"stall_frac\":0.0}"), "{status}");
+    }
+
+    /// A service's models have a line for each kind of comparison; a figure that there is not yet has none. Without a bundle it is said that
+    /// none is watched, and there is no other line.
+    #[test]
+    fn watched_models_show() {
+        let mut m = Metrics::default();
+        tick(&mut m, 0, FeedState::Idle);
+        let text = m.text_with((None, None));
+        assert!(text.contains("surefoot_models_watched 0\n") && !text.contains("surefoot_model_"), "{text}");
+        assert!(m.status().models.is_none() && m.watched().is_none());
+        let held =
+            Compared { comparisons: 40, missed: 4, false_met: 3, error_qos: Some(0.25), bias_qos: Some(0.125), taught_qos: Some(0.0625) };
+        let web = ModelStatus {
+            service: "web".into(),
+            standing: "worse-than-taught".into(),
+            drift: Some(4.0),
+            held,
+            inputs_outside: 2,
+            inputs_outside_frac: 0.75,
+            oaa: "too-small".into(),
+            ..ModelStatus::default()
+        };
+        m.models(vec![web.clone()], Duration::from_micros(50));
+        let text = m.text_with((None, None));
+        let b = |kind: &str| format!("{{model=\"b\",service=\"web\",kind=\"{kind}\"}}");
+        for line in [
+            "surefoot_models_watched 1".into(),
+            format!("surefoot_model_comparisons_total{} 40", b("held")),
+            format!("surefoot_model_comparisons_total{} 0", b("changed")),
+            format!("surefoot_model_missed_total{} 4", b("held")),
+            format!("surefoot_model_false_met_total{} 3", b("held")),
+            format!("surefoot_model_error_qos{} 0.25", b("held")),
+            format!("surefoot_model_bias_qos{} 0.125", b("held")),
+            format!("surefoot_model_taught_error_qos{} 0.0625", b("held")),
+            "surefoot_model_drift{service=\"web\"} 4".into(),
+            "surefoot_model_inputs_outside{service=\"web\"} 2".into(),
+            "surefoot_model_inputs_outside_frac{service=\"web\"} 0.75".into(),
+            "surefoot_model_standing{service=\"web\",standing=\"worse-than-taught\"} 1".into(),
+            "surefoot_model_oaa{service=\"web\",oaa=\"too-small\"} 1".into(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert!(!text.contains(&format!("surefoot_model_error_qos{}", b("changed"))), "{text}");
+        assert!(text.contains("surefoot_phase_seconds{phase=\"watch\""), "{text}");
+        assert_eq!(m.status().models, Some(vec![web]));
     }
 
     /// What is lent has a line for each lender, and none where nothing is configured to lend.

@@ -20,3 +20,4 @@ pub mod stream;
 pub mod tally;
 pub mod top;
 pub mod upper;
+pub mod watching;

@@ -20,10 +20,12 @@ pub enum Phase {
     Apply,
     /// Only of ticks after which a policy learnt; the plan is in force by then.
     Learn,
+    /// Only of looks at how models do, once a second; the plan is in force by then.
+    Watch,
 }
 
 impl Phase {
-    pub const ALL: [Phase; 4] = [Phase::Observe, Phase::Decide, Phase::Apply, Phase::Learn];
+    pub const ALL: [Phase; 5] = [Phase::Observe, Phase::Decide, Phase::Apply, Phase::Learn, Phase::Watch];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +33,7 @@ impl Phase {
             Phase::Decide => "decide",
             Phase::Apply => "apply",
             Phase::Learn => "learn",
+            Phase::Watch => "watch",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `surefootd run`: observe, decide, apply, every 100 ms.
 
-use super::decisions::{Journal, LendLine, RunLine};
+use super::decisions::{Journal, LendLine, RunLine, StandingLine};
 use super::follower::Follower;
 use super::learning::{self, Learning};
 use super::lending::Lending;
@@ -10,6 +10,7 @@ use super::notify::Notifier;
 use super::phases::{own_cost, timed};
 use super::serials::Serials;
 use super::upper::{socket::Hello, Upper};
+use super::watching;
 use crate::base::cli;
 use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_linux::local::Limit;
 use surefoot_policy::pace::Pace;
-use surefoot_policy::{check_name, Policy, Shadows};
+use surefoot_policy::{check_name, Policy, Shadows, Watch};
 use surefoot_server::{Number, Observation, Plan, Platform, Server, QUANTITIES};
 
 /// The journal of decisions in a state folder.
@@ -75,10 +76,10 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let bundle = bundle(args, Expect::virtual_platform(&at.platform), "full")?;
             let policy =
                 learning::policy(&args.policy, &at.platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, None)?;
-            let shadows = shadows(args, &config, &at.platform, bundle.as_ref())?;
+            let looks_on = LooksOn::new(args, &config, &at.platform, bundle.as_ref())?;
             let head = head(args, &config, &at.platform, "full", bundle.as_ref(), policy.1.as_ref());
             let head = Head { is_virtual: true, ..head };
-            let beside = Beside::open(shadows, args, &config, &at.read, head)?;
+            let beside = Beside::open(looks_on, args, &config, &at.read, head)?;
             serve()?;
             let clock = config.realtime.then_some(utc::now_ms as fn() -> u64);
             let story = Story::open(config.journal.as_deref(), None, args, &config, &at.platform, clock, &metrics)?;
@@ -102,9 +103,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let platform = server.platform().clone();
             let policy =
                 learning::policy(&args.policy, &platform, bundle.as_ref(), config.seed, &config.learning, &config.settings, Some(&state))?;
-            let shadows = shadows(args, &config, &platform, bundle.as_ref())?;
+            let looks_on = LooksOn::new(args, &config, &platform, bundle.as_ref())?;
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
-            let beside = Beside::open(shadows, args, &config, &Sources::default(), head)?;
+            let beside = Beside::open(looks_on, args, &config, &Sources::default(), head)?;
             serve()?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
@@ -287,6 +288,14 @@ impl<'a> Story<'a> {
         j.lends(&lines);
     }
 
+    /// How models do; mostly nothing.
+    fn standings(&mut self, mut lines: Vec<StandingLine>) {
+        let Some(j) = self.journal.as_mut().filter(|_| !lines.is_empty()) else { return };
+        let at_ms = self.clock.map(|c| c());
+        lines.iter_mut().for_each(|l| l.at_ms = at_ms);
+        j.standings(&lines);
+    }
+
     fn end(&mut self, t_ms: u64, seen: &Observation) {
         let closed = self.follower.end(t_ms, seen);
         if let Some(j) = &mut self.journal {
@@ -295,9 +304,22 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Who looks on: policies in the shadow, and the recorders.
-struct Beside {
+/// Who looks on: policies in the shadow, and the watch over the bundle's models, where there is a bundle.
+struct LooksOn {
     shadows: Shadows,
+    watch: Option<Watch>,
+}
+
+impl LooksOn {
+    fn new(args: &cli::Run, config: &NodeConfig, platform: &Platform, bundle: Option<&Bundle>) -> Result<Self> {
+        let shadows = shadows(args, config, platform, bundle)?;
+        Ok(LooksOn { shadows, watch: watching::watch(bundle, platform, config.interval_ms)? })
+    }
+}
+
+/// What is beside the loop: those who look on, and the recorders.
+struct Beside {
+    looks_on: LooksOn,
     stream: Option<stream::Writer>,
     events: Option<Recorder>,
     /// Recordings that ended before the run did. Control went on without them.
@@ -314,7 +336,7 @@ pub(crate) fn read_by(config: &NodeConfig, profiles: Option<&Path>) -> Sources {
 impl Beside {
     /// What the files hold stays until [`Beside::begin`].
     /// `server` is what that reads.
-    fn open(shadows: Shadows, args: &cli::Run, config: &NodeConfig, server: &Sources, head: Head) -> Result<Self> {
+    fn open(looks_on: LooksOn, args: &cli::Run, config: &NodeConfig, server: &Sources, head: Head) -> Result<Self> {
         let read =
             read_by(config, args.profiles.as_deref()).with(server).with(&bundle_sources(args.bundle.as_deref(), args.trust.as_deref()));
         let outputs = [
@@ -325,7 +347,7 @@ impl Beside {
         each_its_own(&outputs)?;
         let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
         let events = args.events.as_deref().map(|f| Recorder::open("--events", f, &read, args.overwrite)).transpose()?;
-        Ok(Beside { shadows, stream, events, failed: vec![] })
+        Ok(Beside { looks_on, stream, events, failed: vec![] })
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -342,14 +364,19 @@ impl Beside {
         }
     }
 
-    /// What the shadows say of it, once the acting policy's plan is in force: they may take their time, and learn.
-    fn look_on(&mut self, seen: &Observation, metrics: &Mutex<Metrics>) -> Result<()> {
-        if !self.shadows.is_empty() {
-            let said = self.shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
+    /// What the shadows say of it, once the acting policy's plan is in force: they may take their time, and learn. And how models do.
+    fn look_on(&mut self, now_ms: u64, seen: &Observation, metrics: &Mutex<Metrics>) -> Result<Vec<StandingLine>> {
+        let LooksOn { shadows, watch } = &mut self.looks_on;
+        if !shadows.is_empty() {
+            let said = shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
             let opinions = said.into_iter().map(|(name, o, _)| (name.to_string(), o));
             metrics.lock().unwrap_or_else(PoisonError::into_inner).shadows(opinions);
         }
-        Ok(())
+        let Some(watch) = watch else { return Ok(vec![]) };
+        let (news, took) = timed(|| watch.look(now_ms, seen));
+        let Some(news) = news else { return Ok(vec![]) };
+        metrics.lock().unwrap_or_else(PoisonError::into_inner).models(watching::statuses(watch), took);
+        Ok(watching::tell(now_ms, news))
     }
 
     /// After the tick.
@@ -435,7 +462,8 @@ fn control(
         }
         let (learnt, learn) = timed(|| policy.between());
         let learn = learnt.then_some(learn);
-        beside.look_on(&seen, story.metrics)?;
+        let standings = beside.look_on(now, &seen, story.metrics)?;
+        story.standings(standings);
         story.tick(now, &seen, plan, Took { observe, decide, apply, learn }, refused.as_deref());
         if !changed.is_empty() {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
@@ -474,7 +502,7 @@ fn control(
     let summary = json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
         "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
-        "shadows": m.shadowed(), "bounded": bounded, "never_placed": m.never_placed(),
+        "shadows": m.shadowed(), "models": m.watched(), "bounded": bounded, "never_placed": m.never_placed(),
     });
     Ok((summary, unplaced))
 }

@@ -37,6 +37,9 @@ pub struct Status {
     /// Each `[[lend]]` of the configuration.
     #[serde(default)]
     pub lends: Vec<LendStatus>,
+    /// How the bundle's models do for each LC service; null without a bundle.
+    #[serde(default)]
+    pub models: Option<Vec<ModelStatus>>,
     /// The last ones, oldest first, each with what came of it.
     pub actions: Vec<Record>,
 }
@@ -108,4 +111,34 @@ pub struct LendStatus {
     pub moves: u64,
     /// Why nothing can be lent now.
     pub why_not: Option<String>,
+}
+
+/// What models say of a service, against what is seen of it (docs/watched-models.md).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelStatus {
+    pub service: String,
+    /// "too-few", "as-taught", "worse-than-taught" or "strange-inputs".
+    pub standing: String,
+    /// Error now / taught; None while comparisons are too few.
+    pub drift: Option<f64>,
+    pub held: Compared,
+    pub changed: Compared,
+    pub overloaded: Compared,
+    /// Inputs of Model-B outside of what it was taught with at the last look, and the share of looks with any.
+    pub inputs_outside: u64,
+    pub inputs_outside_frac: f64,
+    /// Model-A's OAA by what was seen: "unknown", "right", "too-small" or "too-large".
+    pub oaa: String,
+}
+
+/// Comparisons of one kind, counted; and smoothed over the last of them. None where there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    pub comparisons: u64,
+    pub missed: u64,
+    pub false_met: u64,
+    pub error_qos: Option<f64>,
+    pub bias_qos: Option<f64>,
+    /// The error that this is measured by: of the lab's test, or of the first comparisons.
+    pub taught_qos: Option<f64>,
 }

@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::say;
 use crate::base::stop;
 use crate::node::explain::verdict_of;
-use crate::node::status::{LendStatus, ServiceStatus, ShadowStatus, Status};
+use crate::node::status::{LendStatus, ModelStatus, ServiceStatus, ShadowStatus, Status};
 use crate::stage::config::{NodeConfig, METRICS_PORT};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -276,6 +276,21 @@ fn lend_line(l: &LendStatus, name: usize) -> Line<'static> {
     vec![Span::raw(counted), Span::styled(text, Style::new().fg(colour))].into()
 }
 
+/// Models of a service: how they do, the error of what is held and of what was changed to, and how Model-A's OAA was found.
+fn model_line(m: &ModelStatus, name: usize) -> Line<'static> {
+    let colour = match m.standing.as_str() {
+        "as-taught" => Color::Green,
+        "worse-than-taught" => Color::Red,
+        "strange-inputs" => Color::Yellow,
+        _ => Color::Reset,
+    };
+    let errors = [m.held, m.changed].map(|c| format!("{} {:>6}", number(c.error_qos, 3), c.comparisons));
+    let false_met = [m.held, m.changed, m.overloaded].iter().map(|c| c.false_met).sum::<u64>();
+    let figures = format!("{:>13} {:>13} {:>6} {false_met:>9} {:>7}  ", errors[0], errors[1], number(m.drift, 1), m.inputs_outside);
+    let standing = Span::styled(fit(&m.standing, 18), Style::new().fg(colour));
+    vec![Span::raw(fit(&m.service, name) + " "), standing, Span::raw(figures + &brief(&m.oaa, 12))].into()
+}
+
 /// A frame. `trouble` is why the status is an old one.
 pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>> {
     let shape = if width >= WIDE_COLUMNS { WIDE } else { NARROW };
@@ -321,6 +336,15 @@ pub fn lines(s: &Status, width: u16, trouble: Option<&str>) -> Vec<Line<'static>
         out.push(Line::raw(""));
         out.push(Line::styled(head, bold));
         out.extend(s.shadows.iter().map(|v| shadow_line(v, name)));
+    }
+    if let Some(models) = s.models.as_ref().filter(|m| !m.is_empty()) {
+        let head = format!(
+            "{:<name$} {:<18}{:>13} {:>13} {:>6} {:>9} {:>7}  OAA",
+            "MODELS", "STANDING", "HELD: ERR  N", "CHANGED  N", "DRIFT", "FALSE MET", "OUTSIDE"
+        );
+        out.push(Line::raw(""));
+        out.push(Line::styled(head, bold));
+        out.extend(models.iter().map(|m| model_line(m, name)));
     }
     if !s.lends.is_empty() {
         let head = format!(
@@ -598,6 +622,34 @@ mod tests {
             assert_eq!(rows[9].trim_end(), format!("{:<name$}     3.0    2.0      -1.5      0.250       12.5 %        0.250", "osml-plus"));
             assert_eq!(rows[10].trim_end(), format!("{:<name$}     3.0    2.0      -1.5          -       12.5 %            -", "parties"));
             assert!(rows[12].starts_with("LAST ACTIONS"), "{rows:?}");
+        }
+    }
+
+    /// The models of a service have their line below the services; without a bundle there is no such part.
+    #[test]
+    fn a_frame_shows_how_models_do() {
+        use crate::node::status::Compared;
+        let of = |comparisons, error_qos| Compared { comparisons, false_met: 2, error_qos, ..Compared::default() };
+        let model = |service: &str, standing: &str, drift| ModelStatus {
+            service: service.into(),
+            standing: standing.into(),
+            drift,
+            held: of(120, Some(0.25)),
+            changed: of(0, None),
+            inputs_outside: 3,
+            oaa: "too-small".into(),
+            ..ModelStatus::default()
+        };
+        let all = vec![model("moses", "worse-than-taught", Some(4.25)), model("xapian", "too-few", None)];
+        assert!(screen(&status(), None, 140, 20).0.iter().all(|r| !r.contains("STANDING")));
+        let s = Status { models: Some(all), ..status() };
+        for (width, name) in [(140, 16), (100, 10)] {
+            let (rows, colours) = screen(&s, None, width, 20);
+            let head = "STANDING           HELD: ERR  N    CHANGED  N  DRIFT FALSE MET OUTSIDE  OAA";
+            assert_eq!(rows[8].trim_end(), format!("{:<name$} {head}", "MODELS"));
+            let line = "worse-than-taught  0.250    120      -      0    4.2         4       3  too-small";
+            assert_eq!(rows[9].trim_end(), format!("{:<name$} {line}", "moses"));
+            assert!(rows[10].contains("too-few") && colours[9].contains(&Color::Red) && !colours[10].contains(&Color::Red));
         }
     }
 

@@ -178,6 +178,10 @@ impl Models for Shared<BundleModels> {
         self.models.borrow().strangeness(s)
     }
 
+    fn outside(&self, s: &State, cores: f64, ways: f64) -> Vec<String> {
+        self.models.borrow().outside(s, cores, ways)
+    }
+
     fn act(&mut self, service: &str, s: &State) -> Answer<[f32; ACTIONS]> {
         self.models.borrow_mut().act(service, s)
     }

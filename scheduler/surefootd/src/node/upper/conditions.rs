@@ -3,9 +3,9 @@
 //! A report speaks of an instant and may come again at every tick; an upper scheduler wants to hear when a condition begins, when it
 //! changes so that it matters, and when it has ended. [`Conditions`] makes one of the other and touches nothing.
 
-use crate::node::follower::reach_ms;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use surefoot_server::window::reach_ms;
 use surefoot_server::{ActionKind, FeedState, Observation, Plan, Report, ServiceId};
 
 /// Of the lines on the socket; other fields may be added without a new number.
