@@ -138,7 +138,8 @@ impl Taught {
     /// Of a bundle's metrics; None where they have no such figure.
     pub fn of(metrics: &BTreeMap<String, f64>) -> Option<Self> {
         let share = |name: &str| metrics.get(name).map(|pct| pct / 100.0).filter(|s| s.is_finite() && *s >= 0.0);
-        let of = |name: &str| share(name).or(share("b_error_pct"));
+        // Of models of many drawn servers the figure is of such servers.
+        let of = |name: &str| share(name).or(share("b_error_pct")).or(share("b_error_pct_drawn"));
         Some(Taught { met_qos: of("b_error_met_pct")?, missed_qos: of("b_error_missed_pct")? })
     }
 }

@@ -337,6 +337,7 @@ fn the_measure_is_the_labs() {
     assert_eq!(Taught::of(&split), Some(Taught { met_qos: 0.02, missed_qos: 0.3 }));
     assert_eq!(Taught::of(&metrics(&[("b_error_pct", 8.0)])), Some(Taught { met_qos: 0.08, missed_qos: 0.08 }));
     assert_eq!(Taught::of(&metrics(&[("b_error_met_pct", 2.0), ("a_mae", 1.0)])), None);
+    assert_eq!(Taught::of(&metrics(&[("b_error_pct_drawn", 9.0)])), Some(Taught { met_qos: 0.09, missed_qos: 0.09 }));
     assert_eq!(Taught::of(&metrics(&[("b_error_pct", f64::NAN)])), None);
     // Half of the time it misses: by 0.02 and 0.3 the measure is 0.16.
     let mut f = Figures::default();
