@@ -489,6 +489,12 @@ class Onboarding:
             data = Path(collected["folder"])
             labels = self.label(data, p)
             self.rows(data, p)
+            if origin is not None and origin.worlds:
+                # a host says only by its data what it can measure
+                from pipelines.fits import rowfile
+
+                about = rowfile.about(self.out / "rows")
+                origin.check(about.feature_set, about.platform.ways, str(self.given.platform))
             curve = self.curve(origin, p) if origin is not None and origin.worlds else None
             metrics = self.learn(origin, p)
             bundled = self.bundle(data)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from models import features, relative
+from models import features, intervals, relative
 from models.features import ACTIONS, Bound, Scale
+from pipelines import worlds
 from pipelines.artefact import bundle
 from pipelines.errors import BadInput, BundleError
 from pipelines.fits import fitted
@@ -54,7 +55,13 @@ class Origin:
         Raises:
             BadInput: names both and the remedy.
         """
-        if not self.worlds and self.variant != trained:
+        wanted = "relative" if self.worlds else trained
+        if self.worlds and self.variant != wanted:
+            raise BadInput(
+                f"--from {self.path}: Models A and B have the papers' readings, which mean something else on another server; "
+                "train with `python -m pipelines.worlds --inputs relative`"
+            )
+        if self.variant != wanted:
             raise BadInput(
                 f"--from {self.path}: Models A and B have the inputs of the variant {self.variant!r}, and params.yaml says "
                 f"transfer.a.inputs: {trained!r}. Give models of that variant, or set `inputs` of train.a, train.b, transfer.a "
@@ -89,6 +96,16 @@ class Origin:
                     f"{feature_set}, {ways} ways). Give a bundle of the same feature set and cache partitioning, or "
                     "train from nothing: --from nothing"
                 )
+        if self.worlds:
+            return
+        told = [s.name for s in self.starts["a"].outputs if not intervals.is_end(s.name)]
+        if lacks := [
+            name for name in features.output_candidates(features.MODEL_A_OUTPUTS, feature_set, ways) if name not in told
+        ]:
+            raise BadInput(
+                f"--from {self.path}: Model-A has no output {lacks[0]}, which {where} calls for: it began from models of worlds. "
+                "Give their folder, or train from nothing: --from nothing"
+            )
 
 
 def read(path: Path) -> Origin:
@@ -98,7 +115,11 @@ def read(path: Path) -> Origin:
         BadInput: none of them, or damaged; names the file at fault.
     """
     if of_worlds(path):
-        return _from_folder(path, ("a", "b"), worlds=True)
+        try:
+            worlds.check_models(path, {letter: fitted.summary(path / letter) for letter in ("a", "b")})
+        except BadInput as error:
+            raise BadInput(f"--from {error}") from None
+        return _from_folder(path, ("a", "b"), of_worlds=True)
     if path.is_dir() and (path / "a" / fitted.SUMMARY).exists():
         return _from_folder(path, LETTERS)
     try:
@@ -107,6 +128,8 @@ def read(path: Path) -> Origin:
         raise BadInput(f"--from {path}: {error}") from None
     except BadInput as error:
         raise BadInput(f"--from {error}") from None
+    if checked.manifest.provenance.campaigns == [worlds.MIXTURE]:
+        raise BadInput(f"--from {path}: is a bundle of models of worlds; give the folder that `python -m pipelines.worlds` wrote")
     starts: dict[str, Start] = {}
     for letter in LETTERS:
         spec: bundle.MlpSpec | bundle.DdpgSpec = getattr(checked.manifest.models, letter)
@@ -126,10 +149,11 @@ def scaling(spec: bundle.MlpSpec | bundle.DdpgSpec) -> tuple[tuple[Bound, ...], 
 
 def of_worlds(path: Path) -> bool:
     """Whether a folder is the output of pipelines/worlds.py."""
-    return (path / "worlds.json").is_file()
+    summary = path / "a" / fitted.SUMMARY
+    return summary.is_file() and fitted.summary(path / "a").campaign == worlds.MIXTURE
 
 
-def _from_folder(folder: Path, letters: Sequence[Letter], *, worlds: bool = False) -> Origin:
+def _from_folder(folder: Path, letters: Sequence[Letter], *, of_worlds: bool = False) -> Origin:
     starts: dict[str, Start] = {}
     digests = []
     for letter in letters:
@@ -141,7 +165,7 @@ def _from_folder(folder: Path, letters: Sequence[Letter], *, worlds: bool = Fals
         starts[letter] = Start(model.weights, (), tuple(model.inputs), outputs)
         digests += [sha256_file(folder / letter / name) for name in (fitted.WEIGHTS, fitted.SUMMARY)]
     about = fitted.summary(folder / "a")
-    return Origin(folder, about.dataset, sha256_bytes("".join(digests).encode()), starts, about.plant_version, worlds)
+    return Origin(folder, about.dataset, sha256_bytes("".join(digests).encode()), starts, about.plant_version, of_worlds)
 
 
 def _actions(names: Sequence[str]) -> tuple[Scale, ...]:

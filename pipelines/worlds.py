@@ -25,7 +25,7 @@ apart (`_valid`, `_over`): how much it would need, its counters cannot say.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,17 @@ from pipelines.fits.doubt import Told
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Table
 from pipelines.generalise import rescaled
-from pipelines.io import canonical_json, csv_bytes, make_folder, read_json, sha256_file, write_bytes, write_headline, write_json
+from pipelines.io import (
+    HEADLINE,
+    canonical_json,
+    csv_bytes,
+    make_folder,
+    read_json,
+    sha256_file,
+    write_bytes,
+    write_headline,
+    write_json,
+)
 from pipelines.manifest import MANIFEST
 from pipelines.samples import PLANT
 
@@ -55,6 +65,7 @@ I64 = NDArray[np.int64]
 
 DONE = "world-done"
 """File in a data set of a world that is whole."""
+_LEARN = "make them with `python -m pipelines.worlds`"
 _COLLECT = "collect it with `surefoot campaign worlds`"
 LEARNT = 1
 """Edition of what is kept beside a world's data: to be raised where labels or rows are made otherwise."""
@@ -65,6 +76,7 @@ MIXTURE = "worlds"
 STRANGENESS_ROWS = 200_000
 """Rows that the strangeness score is made of; more tell nothing new of 25 means and their covariance."""
 LEARNERS = ("nearest", "lightgbm")
+_RESULTS = ("worlds.json", "worlds.csv", HEADLINE)
 _HEADLINE = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met")
 
 
@@ -111,6 +123,29 @@ def folders(given: Sequence[Path]) -> list[Path]:
     if twice := next((f for k, f in enumerate(found) if f.resolve() in {g.resolve() for g in found[:k]}), None):
         raise BadInput(f"{twice}: is given twice; name each world once")
     return found
+
+
+def check_models(folder: Path, held: Mapping[str, fitted.Summary]) -> None:
+    """That these are the models of one mixture, whose training came to its end.
+
+    Args:
+        held: what model.json says of each.
+    Raises:
+        BadInput: names the file at fault and the remedy.
+    """
+    for letter, summary in held.items():
+        summary.check_whole(folder / letter)
+        if summary.campaign != MIXTURE:
+            raise BadInput(
+                f"{folder / letter / fitted.SUMMARY}: field campaign is {summary.campaign!r}: these models are of one "
+                f"platform, and models of worlds are wanted; {_LEARN}"
+            )
+    first = next(iter(held.values()))
+    for letter, summary in held.items():
+        if (summary.data_sha256, summary.plant_version) != (first.data_sha256, first.plant_version):
+            raise BadInput(f"{folder / letter / fitted.SUMMARY}: field data_sha256: the model is of other worlds; {_LEARN}")
+    if not (folder / "worlds.json").is_file():
+        raise BadInput(f"{folder / 'worlds.json'}: is missing: the training did not come to its end; {_LEARN}")
 
 
 def mixture(tables: Sequence[Table]) -> Table:
@@ -334,6 +369,9 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
     lines: list[list[Any]] = []
     by: dict[str, list[dict[str, float]]] = {}
     by_kept: list[dict[str, dict[str, float]]] = []
+    # what is there of an earlier run would be taken for this one's, if this one were killed
+    for name in _RESULTS:
+        (out / name).unlink(missing_ok=True)
     for seed in seeds:
         models = fit(table, is_last, s, seed, out)
         if seed == seeds[0]:
@@ -436,6 +474,8 @@ def main(argv: list[str] | None = None) -> int:
                 seeds = [int(seed) for seed in args.seeds.split(",")]
             except ValueError:
                 raise BadInput(f"--seeds {args.seeds}: want whole numbers with commas between, e.g. 1,2,3") from None
+            if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+                raise BadInput(f"--seeds {args.seeds}: want whole numbers of 0 or more, each once")
         if args.inputs:
             a, b = (getattr(p.worlds, m).model_copy(update={"inputs": args.inputs}) for m in ("a", "b"))
             p = p.model_copy(update={"worlds": p.worlds.model_copy(update={"a": a, "b": b})})

@@ -30,6 +30,7 @@ the same samples, in per cent.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -384,8 +385,11 @@ def run(
 ) -> dict[str, Any]:
     """Measure all methods on some worlds; returns what transfer.json holds."""
     torch.set_num_threads(p.train.threads)
-    models = {letter: adapt.plain(fitted.load(models_folder / letter)) for letter in ("a", "b")}
-    about = fitted.summary(models_folder / "a")
+    held = {letter: fitted.summary(models_folder / letter) for letter in ("a", "b")}
+    worlds.check_models(models_folder, held)
+    models = {letter: adapt.plain(fitted.load(models_folder / letter)) for letter in held}
+    about = held["a"]
+    minutes = sorted({0.0, *minutes})  # the models as they are, which all else is measured by
     make_folder(out)
     s = p.worlds
     lines: list[list[Any]] = []
@@ -428,7 +432,12 @@ def main(argv: list[str] | None = None) -> int:
 
     def work() -> dict[str, Any]:
         minutes = numbers(args.minutes, "--minutes", float)
-        return run(args.models, args.ask, args.out, params.load(args.params), minutes, numbers(args.seeds, "--seeds", int))
+        seeds = numbers(args.seeds, "--seeds", int)
+        if not all(0 <= m < math.inf for m in minutes):
+            raise BadInput(f"--minutes {args.minutes}: want numbers of 0 or more")
+        if min(seeds) < 0:
+            raise BadInput(f"--seeds {args.seeds}: want whole numbers of 0 or more")
+        return run(args.models, worlds.folders(args.ask), args.out, params.load(args.params), minutes, seeds)
 
     return params.run_stage(work)
 

@@ -16,7 +16,7 @@ from collection.commands import surefoot
 from collection.errors import InputError, ToolFailed
 from collection.worlds import Worlds
 from models import features, intervals, model_a, model_b, osml_a, relative
-from pipelines import params, worlds
+from pipelines import begin, params, worlds, worlds_transfer
 from pipelines.artefact import bundle, worlds_bundle
 from pipelines.errors import BadInput
 from pipelines.fits import comparators, fit_oaa, fitted, holdout, strange, tensors
@@ -236,6 +236,51 @@ def test_only_models_of_worlds_are_bundled_for_any_server(learnt: tuple[Path, di
     (one / "b" / "model.json").write_text(json.dumps(summary))
     with pytest.raises(BadInput, match=r"b/model\.json: field inputs: ipc means something else"):
         worlds_bundle.spec(one, server)
+
+
+def test_models_of_a_training_that_did_not_end_are_refused(learnt: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """A folder with half of an older run is no models of one mixture, whatever reads it."""
+    server = worlds_bundle.Platform(name="x", cores=8.0, core_step=1.0, ways=11, mb_per_way=1.0, mba=False)
+    half = tmp_path / "half"
+    shutil.copytree(learnt[0], half)
+    summary = json.loads((half / "c" / "model.json").read_text())
+    (half / "c" / "model.json").write_text(json.dumps(summary | {"data_sha256": "0" * 64}))
+    with pytest.raises(BadInput, match=r"c/model\.json: field data_sha256: the model is of other worlds"):
+        worlds_bundle.spec(half, server)
+    (half / "worlds.json").unlink()
+    for reads in (lambda: begin.read(half), lambda: worlds_transfer.run(half, [], tmp_path / "out", P, [0], [1])):
+        with pytest.raises(BadInput, match=r"worlds\.json: is missing: the training did not come to its end"):
+            reads()
+
+
+def test_a_bundle_of_worlds_is_no_beginning(
+    learnt: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks outputs that data of the platform call for: said before anything is collected."""
+    monkeypatch.setenv("SUREFOOT_KEYS", str(tmp_path / "keys"))
+    server = {"name": "x", "cores": 8.0, "core_step": 1.0, "ways": 11, "mb_per_way": 1.0, "mba": False}
+    worlds_bundle.run(learnt[0], [server], tmp_path, None, False)
+    with pytest.raises(BadInput, match="is a bundle of models of worlds; give the folder"):
+        begin.read(tmp_path / "x.tar")
+    for field, value in (("mb_per_way", 0.0), ("cores", "many")):
+        with pytest.raises(BadInput, match=f"--platform x: field {field}"):
+            worlds_bundle.run(learnt[0], [server | {field: value}], tmp_path / "none", None, False)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--minutes", "nan"], "--minutes nan: want numbers of 0 or more"),
+        (["--minutes", "0,-10"], "--minutes 0,-10: want numbers of 0 or more"),
+        (["--seeds", "-1"], "--seeds -1: want whole numbers of 0 or more"),
+        (["--seeds", "one"], "--seeds one: want numbers with commas between"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--models", "nowhere", "--ask", "nowhere", "--out", "nowhere"]
+    assert worlds_transfer.main([*argv, *(f"{given[0]}={given[1]}",)]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_the_critic_of_a_mixture_is_the_same_function_on_a_smaller_server(learnt: tuple[Path, dict[str, Any]]) -> None:

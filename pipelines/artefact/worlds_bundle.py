@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models import features, relative
 from models.features import Bound, PlatformLimits, Scale
@@ -25,7 +25,7 @@ from pipelines.fits.fitted import Fitted
 from pipelines.generalise import rescaled
 from pipelines.io import read_json
 from pipelines.pages.card import DRAWN, model_card
-from pipelines.worlds import MIXTURE, PERCENT
+from pipelines.worlds import MIXTURE, PERCENT, check_models
 
 _REMEDY = "make it with `python -m pipelines.worlds`"
 _TOLD = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met", "b_accuracy")
@@ -56,13 +56,7 @@ def spec(models: Path, platform: Platform) -> BundleSpec:
         BadInput: a model is missing, is of one platform alone, or has inputs that do not carry over.
     """
     held = {letter: fitted.summary(models / letter) for letter in bundle.LETTERS}
-    for letter, summary in held.items():
-        summary.check_whole(models / letter)
-        if summary.campaign != MIXTURE:
-            raise BadInput(
-                f"{models / letter / fitted.SUMMARY}: field campaign is {summary.campaign!r}: these models are of one platform; "
-                f"bundle them with `surefoot bundle build`, or {_REMEDY}"
-            )
+    check_models(models, held)
     for letter, known in (("a", relative.MODEL_A_RELATIVE), ("b", relative.MODEL_B_RELATIVE)):
         if odd := [b.name for b in held[letter].inputs if b.name not in known]:
             raise BadInput(
@@ -122,6 +116,21 @@ def _metrics(models: Path) -> dict[str, float]:
         raise BadInput(f"{models / 'worlds.json'}: has no methods.network with its means; {_REMEDY}") from None
 
 
+def _platform(told: Mapping[str, Any]) -> Platform:
+    try:
+        found = Platform.model_validate(told)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise BadInput(
+            f"--platform {told.get('name')}: field {where}: {error.errors()[0]['msg']}; look at `surefootd check --json`"
+        ) from None
+    if found.ways and found.mb_per_way <= 0.0:
+        raise BadInput(
+            f"--platform {found.name}: field mb_per_way: {found.mb_per_way}, with {found.ways} ways; mend the platform's file"
+        )
+    return found
+
+
 def run(
     models: Path, platforms: Sequence[Mapping[str, Any]], out: Path, key: Path | None, overwrite: bool
 ) -> list[dict[str, Any]]:
@@ -130,7 +139,7 @@ def run(
     Raises:
         BadInput: a model or an output does not fit; names it.
     """
-    wanted = [Platform.model_validate(p) for p in platforms]
+    wanted = [_platform(p) for p in platforms]
     specs = [spec(models, p) for p in wanted]
     if twice := next((p.name for k, p in enumerate(wanted) if p.name in {q.name for q in wanted[:k]}), None):
         raise BadInput(f"--platform: {twice} is named twice; name each platform once")

@@ -38,6 +38,8 @@ I64 = NDArray[np.int64]
 METHODS = ("copy", "blend", "outputs")
 ROUNDS = 12
 """Of reweighting: by then the residuals change by less than a hundredth of their scale."""
+MOST_PAIRS = 400_000
+"""Questions of Model-B that are held: of a campaign over all cells there would be a thousand times as many."""
 LEAST_RESIDUAL = 0.02
 """Of an output's scale: below it a residual weighs no more."""
 
@@ -88,7 +90,16 @@ def lesson_a(table: Table, rows: I64, a: Fitted) -> Lesson:
 def lesson_b(table: Table, rows: I64, b: Fitted) -> Lesson:
     """Each row asked about each cell of its plane whose QoS is known; the table is one of `only`."""
     known = np.flatnonzero(np.isfinite(table.cell_qos))
-    cells = [known[table.cell_plane[known] == table.plane[r]] for r in rows]
+    known = known[np.argsort(table.cell_plane[known], kind="stable")]
+    start, end = (np.searchsorted(table.cell_plane[known], table.plane[rows], side=s) for s in ("left", "right"))
+    rng = np.random.default_rng(len(rows))
+    if (pairs := int((end - start).sum())) > MOST_PAIRS:
+        kept = np.sort(rng.permutation(len(rows))[:MOST_PAIRS])
+        rows, start, end = rows[kept], start[kept], end[kept]
+    each = max(1, MOST_PAIRS // max(len(rows), 1)) if pairs > MOST_PAIRS else pairs
+    cells = [
+        known[a:b] if b - a <= each else rng.choice(known[a:b], each, replace=False) for a, b in zip(start, end, strict=True)
+    ]
     before = np.repeat(rows, [len(c) for c in cells])
     after = np.concatenate([np.empty(0, dtype=np.int64), *cells])
     qos = np.minimum(table.cell_qos[after], b.setting("qos_cap"))[:, None]

@@ -47,7 +47,7 @@ impl Relative {
     }
 
     /// Its value, wherever that lies; None where a quantity is unknown.
-    pub fn unbounded(&self, quantity: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    fn unbounded(&self, quantity: impl Fn(&str) -> Option<f64>) -> Option<f64> {
         let (mut value, mut known) = (self.times, true);
         for name in &self.over {
             let of = quantity(name)?;
