@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from collection import tools
+from collection import servers, tools
 from collection.commands import surefoot
 from collection.errors import InputError, ToolFailed
 from collection.worlds import Worlds
@@ -266,6 +266,24 @@ def test_a_bundle_of_worlds_is_no_beginning(
         with pytest.raises(BadInput, match=f"--platform x: field {field}"):
             worlds_bundle.run(learnt[0], [server | {field: value}], tmp_path / "none", None, False)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_host_says_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without counters, or where sysfs says nothing, there is no bundle that its node would take."""
+    facts = {"name": "local", "cores": 8}
+
+    def says(platform: Any, found: bool) -> None:
+        told = {"platform": platform, "capabilities": [{"name": "pmu", "found": found}]}
+        monkeypatch.setattr(tools, "run_json", lambda tool, args: told)
+
+    says(facts, True)
+    assert servers.facts(["local"]) == [facts]
+    says(facts, False)
+    with pytest.raises(InputError, match="--platform local: this host has no hardware counters"):
+        servers.facts(["local"])
+    says(None, True)
+    with pytest.raises(InputError, match="does not say how many CPUs"):
+        servers.facts(["local"])
 
 
 @pytest.mark.parametrize(
