@@ -44,6 +44,7 @@ def _asked(server: str, more: list[str]) -> dict[str, Any]:
         raise InputError(f"--platform {server}: this host does not say how many CPUs it has. Look at `surefootd check`")
     if server == "local" and not any(c["name"] == "pmu" and c["found"] for c in said.get("capabilities", ())):
         raise InputError(
-            "--platform local: this host has no hardware counters, which models of worlds ask for. Collect data here: `surefoot onboard`"
+            "--platform local: this host has no hardware counters, which models of worlds ask for. Collect data here: "
+            "`surefoot onboard`"
         )
     return platform
