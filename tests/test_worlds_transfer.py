@@ -62,7 +62,8 @@ def test_what_few_samples_move_has_no_interval(taught: Path, models: dict[str, f
     x = np.random.default_rng(2).random((5, len(whole.inputs)), dtype=np.float32)
     middle = [names.index(s.name) for s in plain.outputs]
     network = {n: w for n, w in whole.weights.items() if not strange.is_strangeness(n)}
-    np.testing.assert_array_equal(export.forward(plain.weights, x), export.forward(network, x)[:, middle])
+    # another shape of a product may round otherwise
+    np.testing.assert_allclose(export.forward(plain.weights, x), export.forward(network, x)[:, middle], rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
