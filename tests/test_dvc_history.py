@@ -354,12 +354,15 @@ def test_the_examples_in_the_comments_of_params_can_be_used(tmp_path: Path) -> N
     """The key `on` is a word, as it is to DVC, and no truth value; the examples are those of the repository's file."""
     text = (ROOT / "params.yaml").read_text("utf-8")
     lines = re.findall(r"^#   ([\w-]+: \{.*\})$", text, flags=re.MULTILINE)
-    assert len(lines) == 3
+    assert len(lines) == 4
     named = "datasets: {server-1: {folder: a}, server-2: {folder: b}, unseen-server-1: {folder: c}}"
-    sections = [f"{name}: {{{line}}}" for name, line in zip(("transfers", "foreign", "leave_one_out"), lines, strict=True)]
+    names = ("transfers", "foreign", "leave_one_out", "mixtures")
+    sections = [f"{name}: {{{line}}}" for name, line in zip(names, lines, strict=True)]
     file = tmp_path / "params.yaml"
     file.write_text("\n".join([named, *sections]), "utf-8")
-    assert params.load(file).foreign["unseen-server-1"].on == "data/paper-server-1/server-1"
+    found = params.load(file)
+    assert found.foreign["unseen-server-1"].on == "data/paper-server-1/server-1"
+    assert found.mixtures["worlds"].ask == "data/worlds/tune.json"
 
 
 def test_no_text_of_params_stands_in_a_command() -> None:
