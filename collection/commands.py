@@ -224,6 +224,29 @@ def bundle_worlds(models: Path, platforms: tuple[str, ...], out: Path, key: Path
             click.echo(f"ok {one['path']}: for {one['platform']}, manifest {one['manifest_sha256'][:16]}")
 
 
+@surefoot.command("learn-c")
+@click.option("--models", required=True, type=click.Path(path_type=Path), help="Output of `python -m pipelines.worlds`.")
+@click.option("--worlds", required=True, metavar="RANGE:FIRST..LAST", help="Where it acts, e.g. train:1..40 (docs/worlds.md).")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the models with the new Model-C.")
+@click.option("--params", type=click.Path(path_type=Path), help="Default: params.yaml here (train.c, worlds.rounds).")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="PEM file of the signing key (default: this user's, made when missing)."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of which worlds are random, and of the learning."
+)
+@_json
+def learn_c(models: Path, worlds: str, out: Path, params: Path | None, key: Path | None, seed: int, as_json: bool) -> None:
+    """Train Model-C in closed loop: many virtual servers side by side, then learning, in turn (docs/worlds.md)."""
+    from . import practice
+
+    found = practice.run(practice.Options(models, worlds, out, params, key, seed), lambda line: click.echo(line, err=as_json))
+    if as_json:
+        _print_json(found)
+    else:
+        click.echo(f"{out}: models with this Model-C. Bundle them: surefoot bundle worlds --models {out} --help")
+
+
 @bundle.command("verify")
 @_bundle
 @click.option(

@@ -11,6 +11,9 @@ because where a sample does not tell whether an allocation will carry the load, 
 answer, "met", and the rarer one is the one to fear. The outputs are standardised (the authors' program trains on natural units),
 the rate is not constant, and the weights of the best validation epoch are kept.
 
+A batch may say of each row which quantile of its labels central outputs are to be there: then the row teaches "at least" (a
+level below 0.5), by the pinball loss at that level. A label that is only known to be more is one of these rows, too.
+
 An output may be a quantile of its label (models/intervals.py). Then its loss is the pinball loss, doubled, so that the middle
 quantile's is the absolute error, and it counts less than a central output's (`intervals.LOSS_WEIGHT`).
 """
@@ -28,7 +31,8 @@ from models import intervals
 
 
 class Regression(pl.LightningModule):
-    """Fit a network to batches (inputs, labels) or (inputs, least, most), labels standardised."""
+    """Fit a network to batches (inputs, labels), (inputs, least, most) or (inputs, least, most, level of the row), labels
+    standardised."""
 
     def __init__(
         self,
@@ -48,12 +52,15 @@ class Regression(pl.LightningModule):
         self.levels = None if levels is None else torch.tensor(levels, dtype=torch.float32)  # (n_outputs,)
 
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        x, low, high = batch[0], batch[1], batch[-1]  # (batch, n_inputs), then (batch, n_outputs) each
+        x, low, high = batch[0], batch[1], batch[min(2, len(batch) - 1)]  # (batch, n_inputs), then (batch, n_outputs) each
         known = torch.isfinite(low) & torch.isfinite(high)
         said = self.net(x)
         inside = torch.minimum(torch.maximum(said.detach(), torch.nan_to_num(low)), torch.nan_to_num(high))
         error = torch.where(known, said - inside, 0.0)
         cost = error.abs().pow(self.power)
+        if len(batch) > 3:
+            level = batch[3][:, None]  # (batch, 1)
+            cost = torch.where(level == 0.5, cost, 2.0 * torch.where(error < 0, level, 1.0 - level) * error.abs())
         if self.levels is not None:
             share = torch.where(error < 0, self.levels, 1.0 - self.levels)  # said too little costs the level, too much the rest
             cost = torch.where(self.levels == 0.5, cost, intervals.LOSS_WEIGHT * 2.0 * share * error.abs())

@@ -142,6 +142,12 @@ class Regression(_Section):
     inputs: Literal["paper", "relative"] = Field(
         default="paper", description="of Models A and B: the papers' readings, or what carries over (models/relative.py)"
     )
+    at_least: float | None = Field(
+        default=None,
+        gt=0,
+        lt=0.5,
+        description="of Model-A: what an overloaded service is said to need is more than enough so often; None: as of all others",
+    )
 
 
 class ModelB(Regression):
@@ -303,6 +309,10 @@ class Worlds(_Section):
     few_a: Regression = Regression(inputs="relative")
     few_b: ModelB = ModelB(inputs="relative")
     hold: float = Field(default=30.0, gt=0, description="planes that the models as they are count as, in transfer by few samples")
+    rounds: int = Field(default=4, ge=1, description="of acting and learning, of Model-C in closed loop")
+    random_share: float = Field(
+        default=0.5, ge=0, lt=1, description="share of the worlds of a round in which Model-C's actions are drawn at random"
+    )
 
 
 class Report(_Section):

@@ -208,7 +208,8 @@ def fit(table: Table, validate: NDArray[np.bool_], p: params.Worlds, seed: int, 
     apart = validate[table.plane]
     every = np.arange(table.rows)
     a_rows = (every[labelled & ~apart], every[labelled & apart])
-    a = fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=a_rows, interval=p.interval)
+    taught = a_rows[0] if p.a.at_least is None else fit_oaa.with_unserved(table, a_rows[0], every[~labelled & ~apart])
+    a = fit_oaa.fit_model(model_a.SPEC, table, p.a, seed, out, rows=(taught, a_rows[1]), interval=p.interval)
     b = fit_qos.fit_model(model_b.SPEC, table, p.b, seed, out, rows=(every[~apart], every[apart]), interval=p.interval)
     if p.interval is not None:
         a = calibrated_a(a, table, a_rows[1], p.interval)

@@ -131,6 +131,15 @@ def _platform(told: Mapping[str, Any]) -> Platform:
     return found
 
 
+def limits_of(told: Mapping[str, Any]) -> PlatformLimits:
+    """What models need to know of a platform that `surefootd check --json` told of.
+
+    Raises:
+        BadInput: names the field.
+    """
+    return _platform(told).limits()
+
+
 def run(
     models: Path, platforms: Sequence[Mapping[str, Any]], out: Path, key: Path | None, overwrite: bool
 ) -> list[dict[str, Any]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import features
+from models import export, features
 from models.ddpg import Ddpg, DdpgArgs
 from models.features import ACTIONS, Scale
 from pipelines import params
@@ -121,15 +122,28 @@ def fit_model(
     if len(val):
         held = tensors.transitions(table, val, min(p.transitions, MOST_HELD), np.random.default_rng((seed, 7)))
         val_batches = Batches(parts(held, rewards_of(held, table, b)), MOST_HELD, seed, shuffle=False)
-    per_epoch = min(len(batches), max(1, p.updates // REPORTS))
-    epochs = -(-p.updates // per_epoch)
-    names = ("critic_loss", fitted.VAL_LOSS, "actor_loss")
-    course = fit.train(ModelC(net), batches, val_batches, names, epochs, out, watch, per_epoch)
-    weights = fit.checked(
-        {name: value.numpy() for name, value in net.named_tensors().items()}, "Model-C", "lr_actor and lr_critic"
-    )
+    course = taught(ModelC(net), batches, val_batches, p, out, watch)
+    weights = checked_weights(net)
     settings = {"hyperparameters": args.as_dict(), "available_actions": available_actions(table)}
     return fit.finished(Fitted(weights, bounds, [], missing, settings=settings), course, table, start)
+
+
+def taught(
+    module: Any, batches: Batches, val_batches: Batches | None, p: params.ModelC, out: Path, watch: fit.Watch | None = None
+) -> fit.Course:
+    """`updates` updates, as some twenty epochs."""
+    per_epoch = min(len(batches), max(1, p.updates // REPORTS))
+    epochs = -(-p.updates // per_epoch)
+    return fit.train(module, batches, val_batches, ("critic_loss", fitted.VAL_LOSS, "actor_loss"), epochs, out, watch, per_epoch)
+
+
+def checked_weights(net: Ddpg) -> export.Weights:
+    """All four networks, under a bundle's names.
+
+    Raises:
+        PipelineError: the training diverged.
+    """
+    return fit.checked({name: value.numpy() for name, value in net.named_tensors().items()}, "Model-C", "lr_actor and lr_critic")
 
 
 def _column(table: Table, name: str, rows: I64) -> F64:

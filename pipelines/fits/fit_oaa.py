@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models import export, features, intervals
 from models.spec import Spec
 from pipelines import params
-from pipelines.fits import fit, tensors
+from pipelines.fits import fit, holdout, tensors
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Batches, Table
 
@@ -41,6 +41,23 @@ def label_ends(table: Table, outputs: list[str]) -> tuple[F64, F64]:
     return ends[0], ends[1]
 
 
+def taught_ends(table: Table, outputs: list[str]) -> tuple[F64, F64]:
+    """The same, where a plane without an allocation that meets the target needs at least all that there is."""
+    none = (table.plane_labels["split"] == "none").to_numpy()
+    most = [float(table.platform.cores if "_cores" in name else table.platform.ways or np.nan) for name in outputs]
+    most = [np.nan if "_mbl_" in name else all_there_is for name, all_there_is in zip(outputs, most, strict=True)]
+    low, high = (np.where(none[:, None] & np.isnan(end), most, end) for end in label_ends(table, outputs))
+    return low, high
+
+
+def with_unserved(table: Table, rows: I64, unserved: I64) -> I64:
+    """Rows, and those of planes that nothing serves in which the service is overloaded.
+
+    In the others more cores do not help: the target is below what the idle machine does. There "all that there is" is wrong.
+    """
+    return np.sort(np.concatenate([rows, unserved[holdout.overloaded(table, unserved)]]))
+
+
 def fit_model(
     spec: Spec,
     table: Table,
@@ -64,7 +81,12 @@ def fit_model(
     """
     start = time.monotonic()
     inputs, missing = tensors.model_inputs(spec.inputs_of(p.inputs), table)
-    train, val = rows if rows is not None else (fit.parts(table, s, alone=spec.alone) for s in ("train", "val"))
+    if rows is None:
+        train, val = (fit.parts(table, s, alone=spec.alone) for s in ("train", "val"))
+        if p.at_least is not None:
+            train = with_unserved(table, train, fit.parts(table, "none", alone=spec.alone))
+    else:
+        train, val = rows
     outputs = features.output_candidates(spec.outputs, table.feature_set, table.platform.ways)
     labels = table.labels(outputs)
     chosen = np.unique(table.plane[train])
@@ -73,9 +95,10 @@ def fit_model(
         raise fit.no_labels("a label and no neighbours" if spec.alone else "a label")
     names = outputs if interval is None else intervals.with_ends(outputs)
     column = [outputs.index(intervals.central(name)) for name in names]
-    labels = table.labels(outputs)[:, column]
-    low, high = (end[:, column] for end in label_ends(table, outputs))
+    ends_of = label_ends if p.at_least is None else taught_ends
+    low, high = (end[:, column] for end in ends_of(table, outputs))
     bounds = features.make_bounds(inputs, tensors.observed(table, train), table.platform)
+    labels = table.labels(outputs)[:, column]
     scales = [fit.scale_of(name, labels[table.plane[train], k]) for k, name in enumerate(names)]
 
     def batches(rows: I64, shuffle: bool) -> Batches:
@@ -83,6 +106,9 @@ def fit_model(
         ends = [torch.from_numpy(features.standardise(end[table.plane[rows]], scales)) for end in (low, high)]
         batch = tensors.batch_size(p.batch, len(rows))
         passes = fit.passes_for(p, len(rows), batch) if shuffle else 1
+        if p.at_least is not None:
+            level = torch.where(torch.from_numpy(holdout.overloaded(table, rows)), p.at_least, 0.5)
+            return Batches((x, *ends, level), batch, seed, shuffle=shuffle, passes=passes)
         exact = torch.equal(torch.nan_to_num(ends[0]), torch.nan_to_num(ends[1]))
         return Batches((x, ends[0]) if exact else (x, *ends), batch, seed, shuffle=shuffle, passes=passes)
 

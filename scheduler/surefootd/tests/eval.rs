@@ -453,7 +453,7 @@ fn policies_can_be_misled() {
     };
     let (done, plain) = eval("server-1", &[], "plain");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    for harm in ["shuffled-a", "dead-feed", "no-counters"] {
+    for harm in ["shuffled-a", "dead-feed", "no-counters", "no-c", "uniform-c"] {
         let (done, rows) = eval("server-1", &["--harm", harm], harm);
         assert!(done.status.success(), "{harm}: {}", String::from_utf8_lossy(&done.stderr));
         assert_ne!(rows, plain, "{harm}");
@@ -474,6 +474,52 @@ fn policies_can_be_misled() {
     assert!(code == 2 && says.contains("--bundle is for server-1, and not foreign there"), "{says}");
     let (taken, rows) = eval("server-2", &["--harm", "foreign-bundle"], "other");
     assert!(taken.status.success() && rows.len() == 3, "{}", String::from_utf8_lossy(&taken.stderr));
+}
+
+/// What Model-C experienced is kept, a file a run, also of actions at random; it is the same each time, and changes no row. Where there
+/// is none, or a file would be lost, one line says so.
+#[test]
+fn experience_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = workload(dir.path(), WORKLOAD);
+    let vectors = root().join("tests/vectors");
+    let eval = |policies: &str, more: &[&str], out: &str| {
+        let mut c = surefootd();
+        c.args(["eval", "--workloads", path(&file), "--policies", policies, "--platform", "server-1", "--seeds", "2"]);
+        c.args(["--bundle", path(&vectors.join("bundle-small")), "--trust", path(&vectors.join("keys/trusted"))]);
+        c.args(["--out", path(&dir.path().join(out))]).args(more).output().unwrap()
+    };
+    let rows = |out: &str| {
+        let csv = fs::read_to_string(dir.path().join(out).join("rows.csv")).unwrap();
+        csv.lines().map(|l| l.split(',').take(14).collect::<Vec<_>>().join(",")).collect::<Vec<_>>()
+    };
+    let kept = |folder: &str| {
+        let files = fs::read_dir(dir.path().join(folder)).unwrap().map(|e| e.unwrap().path());
+        files.map(|f| (f.file_name().unwrap().to_owned(), fs::read(&f).unwrap())).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let at = |name: &str| path(&dir.path().join(name)).to_string();
+    assert!(eval("parties,osml-plus", &[], "plain").status.success());
+    for (name, harm) in [("own", &[][..]), ("random", &["--harm", "uniform-c"])] {
+        let (one, two) = (format!("{name}-1"), format!("{name}-2"));
+        for out in [&one, &two] {
+            let done = eval("parties,osml-plus", &[&["--experience", &at(&format!("e-{out}"))], harm].concat(), out);
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+        let (mine, again) = (kept(&format!("e-{one}")), kept(&format!("e-{two}")));
+        // Of each seed of the policy that learns.
+        assert_eq!(mine.len(), 2);
+        assert!(mine.keys().all(|f| f.to_str().unwrap().contains("--osml-plus--")) && mine == again);
+        assert!(mine.values().all(|bytes| surefoot_learn::experience::is_experience(bytes)));
+        assert_eq!(rows(&one) == rows("plain"), name == "own");
+    }
+    for (policies, more, says) in [
+        ("parties,surefoot", vec![], "--experience: no policy of --policies teaches OSML+'s Model-C"),
+        ("osml-plus", vec!["--harm", "no-c"], "--experience: with --harm no-c there is no Model-C to teach"),
+        ("osml-plus", vec![], ".safetensors: is there already. Give --overwrite"),
+    ] {
+        let (code, said) = one_line(&eval(policies, &[vec!["--experience", &at("e-own-1")], more].concat(), "refused"));
+        assert!(code == 2 && said.contains(says) && !dir.path().join("refused").exists(), "{said}");
+    }
 }
 
 /// `--set` changes what the policy does and is recorded with the rows; the default by name changes nothing; what cannot be set is one line.
@@ -546,6 +592,10 @@ fn who_cannot_be_misled_is_named() {
     }
     let (said, _) = eval("unmanaged,surefoot", &["--harm", "shuffled-a"]);
     assert!(said.trim_end().ends_with(": unmanaged"), "{said}");
+    // The policy takes the bundle, and asks A and B alone.
+    let (said, of_surefoot) = eval("surefoot", &["--harm", "no-c"]);
+    assert!(said.contains("--harm no-c: does nothing to policies without a Model-C") && said.contains("honest run: surefoot"), "{said}");
+    assert_eq!(of_surefoot, eval("surefoot", &[]).1);
     // The other service is one that the bundle's models were not made for: who asks them is told.
     let (said, _) = eval("surefoot", &["--harm", "shuffled-a"]);
     assert!(said.lines().count() == 1 && said.contains("img-dnn: not among the services"), "{said}");

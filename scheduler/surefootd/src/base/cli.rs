@@ -182,6 +182,9 @@ pub struct Eval {
     /// Tell policies untruths, to see what wrong models and lost readings cost
     #[arg(long, value_enum)]
     pub harm: Option<Harm>,
+    /// Folder for what Model-C experienced, a file a run: what `surefoot learn-c` trains it on (docs/worlds.md)
+    #[arg(long, value_name = "DIR")]
+    pub experience: Option<PathBuf>,
     /// Simulate every request by itself instead of by the laws of queues: a second opinion, up to a thousand times slower
     #[arg(long)]
     pub exact: bool,
@@ -305,6 +308,10 @@ pub enum Harm {
     NoCounters,
     /// No model answers: policies go by their rules of thumb, and need no bundle
     NoModels,
+    /// Model-C does not answer: actions are chosen by rules of thumb
+    NoC,
+    /// Model-C takes every action that may be taken for as good as any other
+    UniformC,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

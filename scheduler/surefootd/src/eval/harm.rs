@@ -5,8 +5,8 @@ use clap::ValueEnum;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use surefoot_learn::rng::Rng;
-use surefoot_learn::ACTIONS;
-use surefoot_policy::{takes, Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
+use surefoot_learn::{dqn, ACTIONS};
+use surefoot_policy::{learns, takes, Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
 use surefoot_server::{Features, FeedState, Observation, Plan, Platform, Resource, ServiceId, ServiceView};
 
 /// A feed that dies does so after this time.
@@ -49,7 +49,7 @@ impl Policy for Misled {
                 }
             }
             Harm::NoCounters => told.services.iter_mut().for_each(without_counters),
-            Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels => {}
+            Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels | Harm::NoC | Harm::UniformC => {}
         }
         self.inner.step(now_ms, &told)
     }
@@ -57,14 +57,18 @@ impl Policy for Misled {
 
 /// Harm to models is none to a policy that has none: its rows are those of an honest run, and would be read as robustness.
 pub fn warn_of_untouched(harm: Harm, policies: &[String]) {
-    if !matches!(harm, Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels) {
-        return;
-    }
-    let untouched: Vec<&str> = policies.iter().map(String::as_str).filter(|p| takes(p).is_none()).collect();
+    let of = match harm {
+        Harm::ShuffledA | Harm::ForeignBundle | Harm::NoModels => takes,
+        // Policies that ask no Model-C do not teach it either.
+        Harm::NoC | Harm::UniformC => learns,
+        Harm::DeadFeed | Harm::NoCounters => return,
+    };
+    let untouched: Vec<&str> = policies.iter().map(String::as_str).filter(|p| of(p).is_none()).collect();
     if !untouched.is_empty() {
+        let model = if matches!(harm, Harm::NoC | Harm::UniformC) { "a Model-C that they ask" } else { "models" };
         let (harm, who) = (harm.to_possible_value(), untouched.join(", "));
         let harm = harm.as_ref().map_or("", |h| h.get_name());
-        tracing::warn!("--harm {harm}: does nothing to policies without models, whose rows are those of an honest run: {who}");
+        tracing::warn!("--harm {harm}: does nothing to policies without {model}, whose rows are those of an honest run: {who}");
     }
 }
 
@@ -120,6 +124,92 @@ impl Answers {
         }
         all.push(right);
         all[(rng.uniform() * all.len() as f64) as usize % all.len()]
+    }
+}
+
+/// Models without a Model-C, or with one that knows no difference.
+pub fn without_c(models: ModelSet, uniform: bool, seed: u64) -> ModelSet {
+    ModelSet {
+        plus: models.plus.map(|inner| Box::new(WithoutC { inner, uniform, rng: Rng::new(seed) }) as Box<dyn Models>),
+        osml: models.osml.map(|inner| Box::new(WithoutC { inner, uniform, rng: Rng::new(seed) }) as Box<dyn OsmlModels>),
+    }
+}
+
+struct WithoutC<M> {
+    inner: M,
+    uniform: bool,
+    rng: Rng,
+}
+
+const NO_C: &str = "Model-C is left out";
+
+impl Models for WithoutC<Box<dyn Models>> {
+    fn area(&self, service: &str, s: &State) -> Result<Area, String> {
+        self.inner.area(service, s)
+    }
+
+    fn qos(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        self.inner.qos(service, s, cores, ways)
+    }
+
+    fn qos_cap(&self) -> f64 {
+        self.inner.qos_cap()
+    }
+
+    fn act(&mut self, _: &str, _: &State) -> Result<[f32; ACTIONS], String> {
+        // Equal probabilities would be one order all the time; so every action is the likeliest in its turn.
+        let mut drawn = [(); ACTIONS].map(|()| 1e-6 + self.rng.uniform() as f32);
+        let sum: f32 = drawn.iter().sum();
+        drawn.iter_mut().for_each(|p| *p /= sum);
+        self.uniform.then_some(drawn).ok_or_else(|| NO_C.into())
+    }
+
+    /// What is done at random is experience, too.
+    fn remember(&mut self, e: &Experience) -> bool {
+        self.uniform && self.inner.remember(e)
+    }
+
+    fn learn(&mut self) -> bool {
+        false
+    }
+}
+
+impl OsmlModels for WithoutC<Box<dyn OsmlModels>> {
+    fn area(&self, service: &str, s: &State, neighbours: bool) -> Result<Area, String> {
+        self.inner.area(service, s, neighbours)
+    }
+
+    fn b_points(&self, service: &str, s: &State, slowdown: f64) -> Result<BPoints, String> {
+        self.inner.b_points(service, s, slowdown)
+    }
+
+    fn slowdown(&self, service: &str, s: &State, cores: f64, ways: f64) -> Result<f64, String> {
+        self.inner.slowdown(service, s, cores, ways)
+    }
+
+    fn choose(&mut self, _: &str, _: &State, possible: &dyn Fn(usize) -> bool) -> Result<Option<usize>, String> {
+        if !self.uniform {
+            return Err(NO_C.into());
+        }
+        let all: Vec<usize> = (0..dqn::ACTIONS).filter(|a| possible(*a)).collect();
+        Ok((!all.is_empty()).then(|| all[self.rng.below(all.len())]))
+    }
+
+    fn reseed(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
+        self.inner.reseed(seed);
+    }
+
+    fn latency_cap(&self) -> f64 {
+        self.inner.latency_cap()
+    }
+
+    fn remember(&mut self, _: &Experience) -> bool {
+        false
+    }
+
+    fn learn(&mut self) -> bool {
+        false
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod blame;
 mod columns;
+mod experience;
 mod harm;
 pub mod harvest;
 mod journal;
@@ -22,11 +23,12 @@ use crate::base::utc;
 use crate::base::parquet::{encode, parquet_properties};
 use crate::line;
 use crate::stage::inputs::{Inputs, News};
-use crate::stage::models::{bundle_sources, each_once, policy};
+use crate::stage::models::{bundle_sources, each_once, policy_of};
 use crate::stage::moment::Moment;
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use columns::{csv, Column, COLUMNS};
+use experience::{is_taught, Kept, Pupil};
 use harm::Misled;
 use journal::{Journal, PARTIAL};
 use parquet::arrow::ArrowWriter;
@@ -36,7 +38,7 @@ use scene::{places, scenes, Scene};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::Bundle;
-use surefoot_policy::{by_name_with, ModelSet, Policy, Settings};
+use surefoot_policy::{BundleModels, ModelSet, Policy, Settings};
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Number, Platform, Quantity, QUANTITIES};
 
@@ -106,13 +108,15 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     let places = places(args)?;
     let settings = settings_of(args)?;
     for p in &args.policies {
-        places.iter().try_for_each(|place| made(p, &place.at.platform, place.bundle.as_deref(), &settings, 1, args.harm).map(drop))?;
+        places.iter().try_for_each(|place| made(p, &place.at.platform, place.bundle.as_deref(), &settings, 1, args).map(drop))?;
     }
+    let experience = args.experience.as_deref().map(|folder| Kept::new(folder, args)).transpose()?;
     let bundles = args.bundle.as_deref().or(args.bundles.as_deref());
     let read = places[0].at.read.clone().with(&bundle_sources(bundles, args.trust.as_deref()));
     let (scenes, read) = scenes(args, &places, read)?;
     read.check("--out", RESULTS.iter().chain([&PARTIAL]).map(|name| args.out.join(name)))?;
     let _folders = NewFolders::create(&args.out)?;
+    let _more = args.experience.as_deref().map(NewFolders::create).transpose()?;
     let what = what::of(args, &places, &settings, &scenes);
     let journal = Journal::open(&args.out, &what)?;
     // What an interrupted run of this command was told to replace it goes on replacing.
@@ -124,6 +128,9 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
         for p in &args.policies {
             runs.extend((1..=u64::from(args.seeds)).map(|seed| (s, (s.workload.name.clone(), p.clone(), seed))));
         }
+    }
+    if let Some(kept) = &experience {
+        kept.check(runs.iter().map(|(_, case)| case), |case| journal.row(case).is_some(), args.overwrite)?;
     }
     if let Some(older) = what::to_be_replaced(&args.out, &what) {
         tracing::warn!("{older}, and this one's will replace them");
@@ -167,8 +174,12 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
                     return Ok((row.clone(), None));
                 }
                 let (_, name, seed) = case;
-                let mut policy = made(name, &at.platform, bundle.as_deref(), &settings, *seed, args.harm)?;
+                let (mut policy, learnt) = made(name, &at.platform, bundle.as_deref(), &settings, *seed, args)?;
                 let (mut row, moments) = run::run(at, w, policy.as_mut(), *seed, keep(*seed))?;
+                if let (Some(kept), Some(models), Some(bundle)) = (&experience, learnt, bundle) {
+                    // Before its line in the journal: a run that counts as done has its file.
+                    kept.write(case, &models, bundle)?;
+                }
                 // The name that was asked for, whatever the policy calls itself.
                 row.policy.clone_from(name);
                 row.world = world.map(|id| id.to_string());
@@ -247,24 +258,32 @@ fn set_each(texts: &[String], mut assign: impl FnMut(&str) -> std::result::Resul
     Ok(named)
 }
 
-/// A policy, misled where it is to be.
+/// A policy, misled where it is to be; and OSML+'s models where what they experience is to be kept.
 fn made(
     name: &str,
     platform: &Platform,
     bundle: Option<&Bundle>,
     settings: &Settings,
     seed: u64,
-    harm: Option<cli::Harm>,
-) -> Result<Box<dyn Policy>> {
-    let Some(harm) = harm else { return policy(name, platform, bundle, settings, seed) };
-    let models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
+    args: &cli::Eval,
+) -> Result<(Box<dyn Policy>, Option<Pupil>)> {
+    let mut models = bundle.map(|b| ModelSet::of(b, platform)).transpose().map_err(Error::BadInput)?.unwrap_or_default();
+    let mut pupil = None;
+    if let Some(b) = bundle.filter(|_| args.experience.is_some() && is_taught(name)) {
+        let shared = Pupil::new(BundleModels::new(b, platform).map_err(Error::BadInput)?, true);
+        models.plus = Some(Box::new(shared.clone()));
+        pupil = Some(shared);
+    }
+    let Some(harm) = args.harm else { return Ok((policy_of(name, platform, models, settings.clone(), seed)?, pupil)) };
     let models = match harm {
         cli::Harm::ShuffledA => harm::shuffled(models, platform, seed),
         cli::Harm::NoModels => ModelSet::mute(),
+        cli::Harm::NoC => harm::without_c(models, false, seed),
+        cli::Harm::UniformC => harm::without_c(models, true, seed),
         _ => models,
     };
-    let inner = by_name_with(name, platform, models, settings.clone(), seed).map_err(Error::BadInput)?;
-    Ok(Box::new(Misled { inner, harm, silent: BTreeMap::new() }))
+    let inner = policy_of(name, platform, models, settings.clone(), seed)?;
+    Ok((Box::new(Misled { inner, harm, silent: BTreeMap::new() }), pupil))
 }
 
 fn fault(e: impl std::fmt::Display) -> Error {

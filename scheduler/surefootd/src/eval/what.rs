@@ -68,6 +68,9 @@ pub fn of(args: &cli::Eval, places: &[Place], settings: &Settings, scenes: &[Sce
     if args.exact {
         what["exact"] = true.into();
     }
+    if args.experience.is_some() {
+        what["experience"] = true.into();
+    }
     if let Some(first) = worlds.first() {
         let numbers: Vec<u32> = worlds.iter().map(|w| w.id.number).collect();
         what["worlds"] = json!({ "edition": world::EDITION, "range": first.id.range.as_str(), "numbers": numbers });
