@@ -38,6 +38,7 @@ POLICY = "osml-plus"
 TABLE = "practice.json"
 _DONE = "done"
 _KEY = "what"
+_BUILT = "bundles.json"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run(given: Options, said: Callable[[str], None]) -> dict[str, Any]:
         raise InputError("--worlds: what is learnt from test worlds could not be measured on them; give train:1..40")
     p = params.load(given.params or Path("params.yaml"))
     c = fitted.load(given.models / "c")
-    check_output("--out", given.out, [("--models", given.models)], overwrite=True)
+    check_output("--out", given.out / TABLE, [("--models", given.models)], overwrite=True)
     key = canonical_json(
         {
             "models": {letter: sha256_file(given.models / letter / fitted.WEIGHTS) for letter in bundle.LETTERS},
@@ -87,7 +88,7 @@ def run(given: Options, said: Callable[[str], None]) -> dict[str, Any]:
     for k in range(1, p.worlds.rounds + 1):
         at = given.out / f"round-{k}"
         make_folder(at)
-        built = worlds_bundle.run(models, platforms, at / "bundles", given.key, overwrite=True)
+        built = _bundles(at, models, platforms, given.key)
         rng = np.random.default_rng((given.seed, 11, k))
         drawn = rng.permutation(len(numbers)) < round(p.worlds.random_share * len(numbers))
         parts = {
@@ -126,6 +127,15 @@ def _same(out: Path, key: bytes) -> None:
         raise InputError(f"--out {out}: is not empty, and nothing in it says that it is of this command; give another folder")
     else:
         write_bytes(path, key)
+
+
+def _bundles(at: Path, models: Path, platforms: Sequence[dict[str, Any]], key: Path | None) -> list[dict[str, Any]]:
+    """A bundle for each world. Those that acted are not built again: experience names the bundle that it is of."""
+    listed = at / _BUILT
+    if not listed.is_file():
+        write_json(listed, worlds_bundle.run(models, platforms, at / "bundles", key, overwrite=True))
+    built: list[dict[str, Any]] = read_json(listed, "the bundles of a round", f"remove {at}, and its round is run again")
+    return built
 
 
 def _act(which: str, numbers: Sequence[int], at: Path, name: str, more: Sequence[str]) -> None:

@@ -41,6 +41,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
     campaigns = {f"campaign {c}" for c in ("card", "plan", "run", "status", "verify", "worlds")}
     assert leaves == campaigns | {f"bundle {c}" for c in ("build", "inspect", "verify", "worlds")} | {
         "demo",
+        "learn-c",
         "onboard",
         "eval-report",
         "harvest-report",
