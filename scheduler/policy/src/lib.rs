@@ -296,7 +296,7 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "cosmos" => Box::new(Cosmos::new(platform, settings.cosmos)),
         "cosmos-ca" => Box::new(cosmos::slack::Slack::cores(platform)),
         "cosmos-cma" => Box::new(cosmos::slack::Slack::cores_and_memory(platform)),
-        "cosmos-static" => Box::new(cosmos::fixed::Static::new(platform, settings.cosmos.fixed)),
+        "cosmos-static" => Box::new(cosmos::fixed::Static::new(platform, &settings.cosmos)),
         "cosmos-per-service" => Box::new(PerService::new(platform, settings.cosmos, settings.cosmos_per_service, true)),
         "senpai" => Box::new(Senpai::new(platform, settings.senpai)),
         _ => return Err(unknown(name)),

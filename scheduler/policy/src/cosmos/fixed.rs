@@ -2,7 +2,7 @@
 //! a search through all of them found best (`cargo run --example cosmos`). The state is settings of `cosmos` (`cosmos.fixed.cores` and two more).
 
 use super::groups::{divide, Groups};
-use super::settings::Fixed;
+use super::settings::{Fixed, Settings};
 use super::{GB, OWNS};
 use crate::policy::ask_for;
 use crate::Policy;
@@ -15,13 +15,18 @@ pub struct Static {
     groups: Groups,
     /// Bytes that limits share out; None where the platform's memory is unknown.
     capacity: Option<f64>,
+    /// Share of them that the jobs have at least.
+    be_memory: f64,
+    /// Footprints of all were known when memory was divided.
+    read: bool,
     wanted: BTreeMap<ServiceId, Change>,
 }
 
 impl Static {
-    pub fn new(platform: &Platform, set: Fixed) -> Self {
+    pub fn new(platform: &Platform, set: &Settings) -> Self {
         let capacity = platform.memory.map(|m| m.capacity_bytes as f64);
-        Static { set, groups: Groups::new(platform), capacity, wanted: BTreeMap::new() }
+        let (set, be_memory) = (set.fixed, set.least.be_memory);
+        Static { set, groups: Groups::new(platform), capacity, be_memory, read: false, wanted: BTreeMap::new() }
     }
 
     /// Cores of the LC services: at least one each, and one for the jobs.
@@ -39,7 +44,8 @@ impl Static {
             Err(why) => plan.reports.push(Report::CannotPlace { service: Report::ALL.into(), why }),
         }
         if let Some(capacity) = self.capacity {
-            let of_lc = [(self.set.memory_gb * GB).min(capacity), self.set.pool_gb.min(self.set.memory_gb) * GB];
+            let memory = (self.set.memory_gb * GB).min(capacity * (1.0 - self.be_memory));
+            let of_lc = [memory, (self.set.pool_gb * GB).min(memory)];
             divide(&self.groups, seen, of_lc, capacity, &mut self.wanted);
         }
     }
@@ -56,7 +62,10 @@ impl Policy for Static {
 
     fn step(&mut self, _now_ms: u64, seen: &Observation) -> Plan {
         let mut plan = Plan::default();
-        if self.groups.follow(seen) {
+        let read = seen.services.iter().all(|s| s.memory.footprint_bytes().is_some());
+        // Memory is divided by footprints, so those that come later are followed once.
+        if self.groups.follow(seen) || read && !self.read {
+            self.read = read;
             self.lay_out(seen, &mut plan);
             for s in &seen.services {
                 let mut because = Because::seen(s).expect(if s.is_lc() { HoldsIf::Qos { at_least: 1.0 } } else { HoldsIf::NotJudged });

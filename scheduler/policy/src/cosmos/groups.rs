@@ -89,7 +89,7 @@ impl Groups {
 }
 
 /// Limits of memory in `wanted`: `of_lc` bytes for the LC services, of which `of_pool` may be compressed, the rest for the jobs without a pool. Each
-/// group's are split by footprint.
+/// group's are split by footprint; a group with a service whose footprint is unknown has no limits.
 pub(super) fn divide(
     groups: &Groups,
     seen: &Observation,
@@ -98,11 +98,17 @@ pub(super) fn divide(
     wanted: &mut BTreeMap<ServiceId, Change>,
 ) {
     for (ids, memory, compressed) in [(&groups.lc, of_lc, of_pool), (&groups.be, capacity - of_lc, 0.0)] {
-        let sizes: Vec<f64> = ids.iter().map(|id| seen.get(id).and_then(|s| s.memory.footprint_bytes()).unwrap_or(0) as f64).collect();
-        for (id, share) in ids.iter().zip(shares(&sizes)) {
-            if let Some(change) = wanted.get_mut(id) {
-                (change.mem_limit, change.zswap_max) = (Some(limit(memory * share)), Some(pool(compressed * share)));
-            }
+        let sizes: Option<Vec<f64>> = ids.iter().map(|id| Some(seen.get(id)?.memory.footprint_bytes()? as f64)).collect();
+        for (k, id) in ids.iter().enumerate() {
+            let Some(change) = wanted.get_mut(id) else { continue };
+            (change.mem_limit, change.zswap_max) = match &sizes {
+                Some(sizes) => {
+                    let share = shares(sizes)[k];
+                    (Some(limit(memory * share)), Some(pool(compressed * share)))
+                }
+                // Of one that was not read yet nobody knows what it needs.
+                None => (Some(Limit::None), Some(Limit::None)),
+            };
         }
     }
 }

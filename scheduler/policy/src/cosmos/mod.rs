@@ -37,7 +37,7 @@ use crate::pace::Pace;
 use crate::policy::ask_for;
 use crate::Policy;
 use groups::{limit, pool, shares, Gathered, Groups, Limits};
-use sizes::{Resident, Sizes};
+use sizes::{Resident, Sizes, Withheld};
 use std::collections::BTreeMap;
 use surefoot_server::{
     Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
@@ -91,6 +91,8 @@ struct Streaks {
     load: u32,
     sizes: u32,
     misses: u32,
+    /// The target was met although no state is known that meets it.
+    well: u32,
 }
 
 /// The policy.
@@ -136,6 +138,9 @@ pub struct Cosmos {
     streaks: Streaks,
     margin: f64,
     told: bool,
+    withheld: Withheld,
+    /// Limits were asked for and never came into force: cores alone are searched until services or jobs come or go.
+    cores_alone: bool,
     wanted: BTreeMap<ServiceId, Change>,
 }
 
@@ -171,6 +176,8 @@ impl Cosmos {
             streaks: Streaks::default(),
             margin: settings.judge.margin,
             told: false,
+            withheld: Withheld::default(),
+            cores_alone: false,
             wanted: BTreeMap::new(),
         }
     }
@@ -179,11 +186,16 @@ impl Cosmos {
         self.groups.most_lc(self.set.least.be_cores).max(self.groups.least_lc())
     }
 
-    /// Least and most memory of the LC services; None where sizes are not known.
+    /// Bytes of each LC service below which its limit does not go (R1); None where sizes are not known.
+    fn floors(&self) -> Option<Vec<f64>> {
+        self.groups.lc.iter().map(|id| Some(self.sizes.compressed(id)? * self.set.least.compressed)).collect()
+    }
+
+    /// Least and most memory of the LC services; None where sizes are not known, limits are not taken, or not even all pages compressed fit.
     fn bounds(&self) -> Option<(f64, f64)> {
-        let most = self.capacity? * (1.0 - self.set.least.be_memory);
-        let compressed: f64 = self.groups.lc.iter().map(|id| self.sizes.compressed(id)).sum::<Option<f64>>()?;
-        Some(((compressed * self.set.least.compressed).min(most), most))
+        let most = self.capacity.filter(|_| !self.cores_alone)? * (1.0 - self.set.least.be_memory);
+        let least: f64 = self.floors()?.iter().sum();
+        (least <= most).then_some((least, most))
     }
 
     /// Whether states that cannot be the best are left out (the paper's optimisation, Sec. V-B and VI-C).
@@ -198,15 +210,20 @@ impl Cosmos {
         Some(if self.skips() { left.clamp(least, most) } else { least })
     }
 
-    /// Limits of every service and job where the LC services have `memory`: by footprint within each group.
+    /// Limits of every service and job where the LC services have `memory`. Each has its floor, and by what lies above it the rest; jobs have theirs by
+    /// footprint.
     fn limits(&self, memory: Option<f64>) -> Limits {
         let (Some(capacity), Some(m)) = (self.capacity, memory) else {
             return self.groups.lc.iter().chain(&self.groups.be).map(|id| (id.clone(), (Limit::None, Limit::None))).collect();
         };
         let mut all = Limits::new();
         let lc = self.sizes.of(&self.groups.lc);
-        for (id, share) in self.groups.lc.iter().zip(shares(&lc)) {
-            all.insert(id.clone(), self.sizes.limits(id, m * share, &self.set));
+        let floors = self.floors().unwrap_or_else(|| vec![0.0; lc.len()]);
+        let least: f64 = floors.iter().sum();
+        let above: Vec<f64> = lc.iter().zip(&floors).map(|(w, floor)| (w - floor).max(0.0)).collect();
+        for ((id, share), floor) in self.groups.lc.iter().zip(shares(&above)).zip(&floors) {
+            let own = if m >= least { floor + (m - least) * share } else { m * floor / least };
+            all.insert(id.clone(), self.sizes.limits(id, own, &self.set));
         }
         for (id, share) in self.groups.be.iter().zip(shares(&self.sizes.of(&self.groups.be))) {
             // The jobs' pages go to the device: the pool's gain is the LC services' (docs/cosmos.md, point 8).
@@ -273,12 +290,22 @@ impl Cosmos {
         if self.anew >= self.set.judge.anew || now_ms - self.since_ms < self.set.judge.settle_ms {
             return None;
         }
-        let now = if self.current.first { self.first_memory()? } else { self.current.memory? };
-        let next = State { cores: self.current.cores, memory: Some(now), first: self.current.first, limits: self.limits(Some(now)) };
+        self.by_sizes_of_now(&self.current)
+    }
+
+    /// A state whose limits sizes of now no longer bear out, with those that they do; None: they bear it out.
+    fn by_sizes_of_now(&self, state: &State) -> Option<State> {
+        let memory = state.memory?;
+        let Some((least, most)) = self.bounds() else {
+            // A floor that does not fit is no limit: the kernel divides.
+            return (self.floors().is_some() || self.cores_alone).then(|| self.state(state.cores, None, false));
+        };
+        let now = if state.first { self.first_memory()? } else { memory.clamp(least, most) };
+        let next = State { cores: state.cores, memory: Some(now), first: state.first, limits: self.limits(Some(now)) };
         let bytes = |l: Limit| l.bytes().unwrap_or(0) as f64;
         let off = |id: &ServiceId| {
             let w = self.sizes.footprint.get(id).copied().unwrap_or(f64::INFINITY);
-            let (is, was) = (next.limits.get(id)?, self.current.limits.get(id)?);
+            let (is, was) = (next.limits.get(id)?, state.limits.get(id)?);
             Some((bytes(is.0) - bytes(was.0)).abs().max((bytes(is.1) - bytes(was.1)).abs()) > self.set.judge.same * w)
         };
         let any = next.limits.keys().any(|id| off(id).unwrap_or(true));
@@ -395,6 +422,8 @@ impl Cosmos {
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
         self.streaks.misses = if missed { self.streaks.misses + 1 } else { 0 };
+        let well = self.best.is_none() && qos >= 1.0 / (1.0 - self.margin) && self.settled(self.period_ms);
+        self.streaks.well = if well { self.streaks.well + 1 } else { 0 };
         let given_up = if self.streaks.sizes >= periods {
             GivenUp::Sizes
         } else if self.streaks.load >= periods || self.streaks.load > 0 && self.streaks.misses >= misses {
@@ -402,6 +431,9 @@ impl Cosmos {
             GivenUp::Load
         } else if self.streaks.misses >= misses {
             GivenUp::Missed
+        } else if self.streaks.well >= periods {
+            // What no state could hold can be held now. The load that it failed under was never known.
+            GivenUp::Load
         } else {
             return None;
         };
@@ -458,6 +490,8 @@ impl Cosmos {
         let State { cores, memory, .. } = self.current;
         let more = |cores: u32| {
             let (m, w, (_, most)) = (memory?, self.sizes.sum(&self.groups.lc)?, self.bounds()?);
+            // More than all of it is no help, and the jobs' loss.
+            let most = most.min(w.max(self.first_memory()?));
             (m < most).then(|| self.state(cores, Some((m + self.set.step.memory * w).min(most)), false))
         };
         let least = self.groups.least_lc().max(self.floor);
@@ -486,7 +520,7 @@ impl Cosmos {
         self.kept = self.sizes.clone();
         let before = self.current.cores;
         let kept = match &self.best {
-            Some((best, _)) => best.clone(),
+            Some((best, _)) => self.by_sizes_of_now(best).unwrap_or_else(|| best.clone()),
             None => State { cores: self.most_cores(), ..self.current.clone() },
         };
         let kind = if kept.cores < before { ActionKind::Shrink } else { ActionKind::Grow };
@@ -537,6 +571,10 @@ impl Cosmos {
         because.say("cosmos", "states judged", f64::from(self.explored), "");
         if self.capacity.is_none() {
             because.reject("limits on memory", "the memory of this host is unknown: cores only");
+        } else if self.cores_alone {
+            because.reject("limits on memory", "this kernel has not taken them: cores only");
+        } else if self.floors().is_some() && self.bounds().is_none() {
+            because.reject("limits on memory", "the LC services' pages do not fit, not even compressed: the kernel divides");
         } else if self.sizes.sum(&self.groups.lc).is_none() {
             because.reject("limits on memory", "footprints are not measured yet");
         }
@@ -549,6 +587,8 @@ impl Cosmos {
         self.sizes.keep(seen);
         self.resident.keep(seen);
         self.margin = self.set.judge.margin;
+        self.withheld.clear();
+        self.cores_alone = false;
         self.reset(now_ms, (self.most_cores(), 0));
         let bound = "all cores but the least, and no limit until footprints are known";
         self.act(seen, ActionKind::Place, "a new mix: the search begins", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
@@ -603,9 +643,16 @@ impl Policy for Cosmos {
             (self.period_ms, self.next_ms) = (now_ms, now_ms + self.set.step.period_ms);
         } else if self.groups.divides() {
             self.period.add(seen);
-            if seen.services.iter().any(|s| self.wanted.get(&s.id).is_some_and(|c| c.alters(&s.allocation))) {
+            if self.withheld.wait(now_ms, &self.wanted, seen, self.set.judge.most_wait_ms) {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 (self.at_rest, self.read, self.judged) = (false, 0, Gathered::default());
+            }
+            if !self.cores_alone && self.withheld.any_memory() {
+                self.cores_alone = true;
+                self.reset(now_ms, (self.most_cores(), 0));
+                let why = "limits on memory are not taken: the search goes on with cores alone";
+                self.act(seen, ActionKind::Grow, why, HoldsIf::Qos { at_least: 1.0 }, "until services or jobs come or go", &mut plan);
+                moves = true;
             }
             if self.settled(now_ms) || self.weighs(now_ms) {
                 self.judged.add(seen);
@@ -615,7 +662,7 @@ impl Policy for Cosmos {
                 self.next_ms = now_ms + self.set.step.period_ms;
                 let before = (self.current.clone(), self.meanwhile);
                 self.look(now_ms, seen, &mut plan);
-                moves = (&before.0, before.1) != (&self.current, self.meanwhile);
+                moves |= (&before.0, before.1) != (&self.current, self.meanwhile);
             }
         }
         if moves {

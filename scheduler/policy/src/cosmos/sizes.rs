@@ -4,8 +4,67 @@
 use super::groups::{limit, pool};
 use super::settings::{Ratio, Readapt, Settings};
 use super::GB;
-use std::collections::BTreeMap;
-use surefoot_server::{Because, Limit, Observation, ServiceId};
+use std::collections::{BTreeMap, BTreeSet};
+use surefoot_server::{Because, Change, Limit, Observation, Resource, ServiceId, ServiceView};
+
+/// A higher ratio counts as this, as where a kernel's floor is computed: of a pool of a few pages it says nothing of all others.
+const MOST_RATIO: f64 = 8.0;
+
+/// Limits that a kernel does not take, or not in time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Withheld {
+    /// Since when each has been asked for.
+    since_ms: BTreeMap<(ServiceId, Resource), u64>,
+    /// Not waited for any longer.
+    passed: BTreeSet<(ServiceId, Resource)>,
+}
+
+impl Withheld {
+    /// Whether anything that is wanted is still on its way, of any service. While a latency is unknown nothing is refused: the guard puts off what takes
+    /// from a silent service.
+    pub fn wait(&mut self, now_ms: u64, wanted: &BTreeMap<ServiceId, Change>, seen: &Observation, most_wait_ms: u64) -> bool {
+        if seen.lc().any(ServiceView::latency_unknown) {
+            self.clear();
+            return seen.services.iter().any(|s| wanted.get(&s.id).is_some_and(|c| c.alters(&s.allocation)));
+        }
+        let mut waits = false;
+        for s in &seen.services {
+            waits |= wanted.get(&s.id).is_some_and(|c| self.waits(now_ms, c, s, most_wait_ms));
+        }
+        waits
+    }
+
+    /// The same of one service. A limit is waited for so long; cores always.
+    pub fn waits(&mut self, now_ms: u64, wanted: &Change, s: &ServiceView, most_wait_ms: u64) -> bool {
+        let cpu = Change { mem_limit: None, zswap_max: None, ..wanted.clone() };
+        let memory = Change { mem_limit: wanted.mem_limit, ..Change::default() };
+        let pool = Change { zswap_max: wanted.zswap_max, ..Change::default() };
+        let mut waits = cpu.alters(&s.allocation);
+        for (resource, change) in [(Resource::Memory, memory), (Resource::Zswap, pool)] {
+            let key = (s.id.clone(), resource);
+            if !change.alters(&s.allocation) {
+                self.since_ms.remove(&key);
+                self.passed.remove(&key);
+                continue;
+            }
+            let since_ms = *self.since_ms.entry(key.clone()).or_insert(now_ms);
+            if now_ms - since_ms >= most_wait_ms.max(1) {
+                self.passed.insert(key.clone());
+            }
+            waits |= !self.passed.contains(&key);
+        }
+        waits
+    }
+
+    /// Whether some service or job has been without a limit on its memory that was asked for, for that long.
+    pub fn any_memory(&self) -> bool {
+        self.passed.iter().any(|(_, resource)| *resource == Resource::Memory)
+    }
+
+    pub fn clear(&mut self) {
+        *self = Withheld::default();
+    }
+}
 
 /// Footprints and ratios, by which limits are computed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,7 +84,7 @@ impl Sizes {
             let worth = s.memory.pool_bytes.is_some_and(|p| p as f64 >= trusted * w);
             let measured = s.memory.compression_ratio().filter(|g| worth && g.is_finite());
             let ratio = self.ratio.entry(s.id.clone()).or_insert(start);
-            *ratio = measured.unwrap_or(*ratio).max(least);
+            *ratio = measured.unwrap_or(*ratio).clamp(least, MOST_RATIO.max(start));
         }
     }
 

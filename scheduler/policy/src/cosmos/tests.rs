@@ -25,6 +25,8 @@ struct World {
     /// Share of the throughput that comes and goes from tick to tick.
     noise: f64,
     silent: bool,
+    /// Limits that the kernel does not take.
+    refused: Vec<Resource>,
 }
 
 impl World {
@@ -34,7 +36,19 @@ impl World {
         lc.kind = Kind::Lc { qos_target_ms: 10.0 };
         let mut seen = observation(vec![lc, be("job")]);
         seen.services.iter_mut().for_each(|s| s.allocation = surefoot_server::Allocation::everything(&platform));
-        World { platform, seen, lc_gb: 45.0, be_gb: 24.0, gamma: 2.0, needs: 4.0, per_stored_gb: 0.0, rps: 1000, noise: 0.0, silent: false }
+        World {
+            platform,
+            seen,
+            lc_gb: 45.0,
+            be_gb: 24.0,
+            gamma: 2.0,
+            needs: 4.0,
+            per_stored_gb: 0.0,
+            rps: 1000,
+            noise: 0.0,
+            silent: false,
+            refused: vec![],
+        }
     }
 
     /// What the service has, GB: memory, pool as far as it is needed, stored.
@@ -80,7 +94,13 @@ impl World {
         let before = self.seen.services.iter().filter(|s| s.placed).map(|s| (s.id.clone(), s.allocation.clone())).collect();
         check_plan(&self.platform, plan, &before, &plan.layout(&self.seen)).unwrap();
         for s in &mut self.seen.services {
-            if let Some(a) = plan.wants(&s.id, &s.allocation) {
+            if let Some(mut a) = plan.wants(&s.id, &s.allocation) {
+                if self.refused.contains(&Resource::Memory) {
+                    a.mem_limit_bytes = s.allocation.mem_limit_bytes;
+                }
+                if self.refused.contains(&Resource::Zswap) {
+                    a.zswap_max_bytes = s.allocation.zswap_max_bytes;
+                }
                 (s.allocation, s.placed) = (a, true);
             }
         }
@@ -281,8 +301,106 @@ fn a_service_that_cannot_be_held_is_to_migrate() {
     let (_, plans) = w.run(&mut w.cosmos(), 400);
     let told = plans.iter().flat_map(|p| &p.reports).filter(|r| matches!(r, Report::Migrate { .. })).count();
     assert_eq!(told, 1);
-    // 95 % of 60 GB: all of it is resident.
-    is(w.state(), 15, 57.0, 0.0);
+    // All of it is resident: more would be of no use, and the job has the rest.
+    is(w.state(), 15, 45.0, 6.1);
+}
+
+/// What no state could hold is searched for anew once it is met: the load that it failed under was never known.
+#[test]
+fn a_service_that_can_be_held_again_is_not_given_up() {
+    let mut w = World::new();
+    w.needs = 17.0;
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 400);
+    (w.needs, w.rps) = (2.0, 100);
+    w.run(&mut policy, 180);
+    is(w.state(), 2, 36.0, 17.1);
+    assert!(w.run(&mut policy, 600).1.iter().all(Plan::is_empty));
+}
+
+/// Limits that the kernel never takes are waited for once. Without pools the search goes on; without limits on memory it goes on with cores alone, and
+/// then nothing is asked for any more.
+#[test]
+fn a_refused_limit_does_not_end_the_search() {
+    for (refused, actions) in [(Resource::Zswap, 4), (Resource::Memory, 4)] {
+        let mut w = World::new();
+        w.refused = vec![refused];
+        let mut policy = w.cosmos();
+        w.run(&mut policy, 400);
+        assert_eq!((w.state().0, policy.phase), (actions, Phase::Idle), "{refused:?}");
+        let (_, plans) = w.run(&mut policy, 600);
+        assert!(plans.iter().all(|p| p.actions.is_empty()), "{refused:?}");
+        let named = |p: &Plan| p.changes.values().any(|c| c.names(Resource::Memory));
+        assert!(refused == Resource::Zswap || !plans.iter().any(named), "{refused:?}");
+    }
+    // A silent service's limits are put off by the guard: that is no refusal.
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 3);
+    (w.refused, w.silent) = (vec![Resource::Memory], true);
+    w.run(&mut policy, 300);
+    assert!(!policy.cores_alone);
+}
+
+/// Each service of a group has its floor before the rest is split; floors that do not fit are no limits.
+#[test]
+fn every_service_of_a_group_has_its_floor() {
+    let mut policy = World::new().cosmos();
+    policy.groups.follow(&observation(vec![lc("a"), lc("b"), be("x")]));
+    for (id, gb, ratio) in [("a", 20.0, 1.2), ("b", 20.0, 4.0), ("x", 40.0, 2.0)] {
+        policy.sizes.footprint.insert(id.into(), gb * GB);
+        policy.sizes.ratio.insert(id.into(), ratio);
+    }
+    // R1: (20 / 1.2 + 20 / 4) and 5 % are 22.75 of the 20 that the job leaves.
+    let limits = policy.limits(policy.first_memory());
+    let gb = |id: &str| limits[id].0.bytes().unwrap() as f64 / GB;
+    assert!((gb("a") - 17.5).abs() < 0.01 && (gb("b") - 5.25).abs() < 0.01, "{} {}", gb("a"), gb("b"));
+    for id in ["a", "b"] {
+        policy.sizes.footprint.insert(id.into(), 70.0 * GB);
+    }
+    assert_eq!((policy.first_memory(), policy.bounds()), (None, None));
+}
+
+/// Limits of a best state that was found under other sizes are those of now.
+#[test]
+fn the_best_state_is_kept_with_limits_of_now() {
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 10);
+    policy.best = Some((policy.state(6, Some(16.6 * GB), false), 1.0));
+    policy.sizes.footprint.insert("web".into(), 55.0 * GB);
+    policy.keep(w.seen.t_ms, "", &w.seen, &mut Plan::default());
+    let floor = policy.bounds().unwrap().0;
+    assert!(policy.current.cores == 6 && policy.current.memory.unwrap() >= floor, "{:?} below {floor}", policy.current);
+}
+
+/// A ratio that a few pages have is not believed of all.
+#[test]
+fn a_ratio_has_a_bound() {
+    let mut w = World::new();
+    w.gamma = 20.0;
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 10);
+    assert_eq!(policy.sizes.ratio["web"], 8.0);
+}
+
+/// A job that is not read yet has no limit under `cosmos-static`, and has one once it is.
+#[test]
+fn what_is_not_read_yet_has_no_limit() {
+    let set = Settings { fixed: Fixed { cores: 8, memory_gb: 100.0, pool_gb: 100.0 }, ..Settings::default() };
+    let mut w = World::new();
+    let mut policy = fixed::Static::new(&w.platform, &set);
+    w.tick();
+    w.seen.services[1].memory = MemoryView::default();
+    let plan = policy.step(w.seen.t_ms, &w.seen);
+    assert_eq!(plan.changes["job"].mem_limit, Some(Limit::None));
+    w.apply(&plan);
+    w.tick();
+    let plan = policy.step(w.seen.t_ms, &w.seen);
+    w.apply(&plan);
+    // 5 % of 60 GB are the job's, whatever the state says.
+    assert_eq!(w.seen.services[1].allocation.mem_limit_bytes, Some(3 * G));
+    is(w.state(), 8, 57.0, 57.0);
 }
 
 /// A service of unknown latency keeps what it has.

@@ -56,7 +56,8 @@ impl Senpai {
 
     fn step_one(&self, s: &ServiceView, waited_ms: f64, room: &mut f64, plan: &mut Plan) {
         let Some(in_use) = s.memory.in_use_bytes.map(|b| b as f64).filter(|b| *b >= MIB) else { return };
-        let now = s.allocation.mem_limit_bytes.map_or(in_use, |b| b as f64);
+        // A kernel that cannot take more holds what is in use: steps go on from there.
+        let now = in_use_or_limit(s, in_use);
         let least = self.set.least * s.memory.footprint_bytes().unwrap_or(0) as f64;
         let wanted = self.next(now, waited_ms).max(least.min(now));
         // What others hold is not given twice.
@@ -82,6 +83,15 @@ impl Senpai {
         plan.actions.push(Action { service: s.id.clone(), kind, why, because });
         plan.changes.insert(s.id.clone(), Change { mem_limit: Some(Limit::Bytes(bytes)), ..Change::default() });
     }
+}
+
+fn has_limit(s: &ServiceView) -> bool {
+    s.allocation.mem_limit_bytes.is_some()
+}
+
+/// What a service holds: its limit, or what is in use where that is more, or where it has none.
+fn in_use_or_limit(s: &ServiceView, in_use: f64) -> f64 {
+    s.allocation.mem_limit_bytes.map_or(in_use, |b| in_use.max(b as f64))
 }
 
 impl Policy for Senpai {
@@ -112,13 +122,16 @@ impl Policy for Senpai {
             return plan;
         }
         self.next_ms = Some(now_ms + self.set.period_ms);
-        let limits: f64 = seen.services.iter().filter_map(|s| s.allocation.mem_limit_bytes).map(|b| b as f64).sum();
-        // A first limit is what is in use, and counts from then on.
-        let firsts = seen.services.iter().filter(|s| s.placed && s.allocation.mem_limit_bytes.is_none());
-        let firsts: f64 = firsts.filter_map(|s| s.memory.in_use_bytes).map(|b| b as f64).sum();
-        let mut room = self.capacity.map_or(f64::INFINITY, |c| c - limits - firsts);
+        let held = |s: &ServiceView| in_use_or_limit(s, s.memory.in_use_bytes.unwrap_or(0) as f64);
+        let (limited, firsts): (Vec<&ServiceView>, Vec<&ServiceView>) =
+            seen.services.iter().filter(|s| s.placed || has_limit(s)).partition(|s| has_limit(s));
+        let of_limited: f64 = limited.iter().map(|s| held(s)).sum();
+        // A first limit is what is in use, and counts from then on. Where these do not fit beside what is limited, they wait until that has shrunk.
+        let of_firsts: f64 = firsts.iter().map(|s| held(s)).sum();
+        let begins = self.capacity.is_none_or(|c| of_limited + of_firsts <= c);
+        let mut room = self.capacity.map_or(f64::INFINITY, |c| c - of_limited - if begins { of_firsts } else { 0.0 });
         let waited_ms = std::mem::take(&mut self.waited_ms);
-        for s in seen.services.iter().filter(|s| s.placed) {
+        for s in seen.services.iter().filter(|s| s.placed && (begins || has_limit(s))) {
             if let Some(waited_ms) = waited_ms.get(&s.id) {
                 self.step_one(s, *waited_ms, &mut room, &mut plan);
             }
@@ -179,6 +192,24 @@ mod tests {
         assert_eq!(after_a_period(&seen(20.0, 45 * GB))["a"], 15 * GB);
     }
 
+    /// First limits that do not fit beside those in force wait; what is limited shrinks meanwhile.
+    #[test]
+    fn first_limits_wait_until_they_fit() {
+        let seen = observation(vec![view(lc("a"), 10 * GB, 0.0, Some(50 * GB)), view(be("x"), 20 * GB, 0.0, None)]);
+        let got = after_a_period(&seen);
+        assert!(got.keys().eq(["a"]) && got["a"] < 50 * GB, "{got:?}");
+    }
+
+    /// A kernel that can take no more holds what is in use: a service that waits has more at once, however long nothing was taken.
+    #[test]
+    fn what_was_not_taken_is_not_given_back_first() {
+        let frac = 20.0 / 600.0 * 60.0 / 61.0;
+        let seen = observation(vec![view(lc("a"), 6 * GB, frac, Some(GB)), view(be("x"), GB, 0.0, Some(GB))]);
+        assert!((after_a_period(&seen)["a"] as f64 / (12 * GB) as f64 - 1.0).abs() < 1e-3);
+        let still = observation(vec![view(lc("a"), 6 * GB, 0.0, Some(GB)), view(be("x"), GB, 0.0, Some(GB))]);
+        assert!((after_a_period(&still)["a"] as f64 / (5.94 * GB as f64) - 1.0).abs() < 1e-3);
+    }
+
     /// What cannot be read, and what nothing has placed, is left alone.
     #[test]
     fn the_unknown_is_left_alone() {
@@ -205,6 +236,8 @@ mod tests {
                     if let Some(a) = plan.wants(&s.id, &s.allocation) {
                         (s.allocation, s.placed) = (a, true);
                     }
+                    // What is above a limit is taken.
+                    s.memory.in_use_bytes = s.memory.in_use_bytes.min(s.allocation.mem_limit_bytes.or(s.memory.in_use_bytes));
                 }
                 if i == 150 {
                     services[0].feed = FeedState::Unknown { since_ms: 0, heard: true };

@@ -296,6 +296,10 @@ impl Pages {
             return BTreeMap::new();
         }
         let mut all: BTreeMap<_, _> = self.held.iter().map(|(id, m)| (id.clone(), self.sizes.limits(id, *m, &self.set))).collect();
+        // What a service without a limit uses may be all that is left of the jobs' least: then there are no limits to add up.
+        if self.of_jobs() + 1.0 < self.least_of_jobs() {
+            return BTreeMap::new();
+        }
         let split = among_jobs(&self.sizes.of(&self.jobs), self.of_jobs(), self.set.least.be_memory);
         // A job that came later has a limit once it was measured: until then it is not known what it needs.
         let of_job = |id: &ServiceId, m| if self.sizes.footprint.contains_key(id) { limit(m) } else { Limit::None };

@@ -23,7 +23,7 @@ pub(crate) mod tests;
 pub use settings::Settings;
 
 use super::groups::{limit, pool, Gathered, Groups};
-use super::sizes::{Resident, Sizes};
+use super::sizes::{Resident, Sizes, Withheld};
 use super::{Settings as Shared, GB, LOAD_SIGMAS, OWNS};
 use crate::pace::Pace;
 use crate::policy::ask_for;
@@ -124,6 +124,9 @@ pub struct PerService {
     told: bool,
     next_ms: u64,
     period_ms: u64,
+    withheld: Withheld,
+    /// Limits were asked for and never came into force: there are none until services or jobs come or go.
+    cores_alone: bool,
     wanted: BTreeMap<ServiceId, Change>,
 }
 
@@ -155,6 +158,8 @@ impl PerService {
             told: false,
             next_ms: 0,
             period_ms: 0,
+            withheld: Withheld::default(),
+            cores_alone: false,
             wanted: BTreeMap::new(),
         }
     }
@@ -188,11 +193,23 @@ impl PerService {
         self.here().map(one).collect()
     }
 
-    /// By sizes of now; None where these are not known.
+    /// Whether floors of all LC services fit beside the jobs' least, and limits are taken. Sizes that are not known speak against nothing.
+    fn fits(&self) -> bool {
+        let Some((capacity, needs)) = self.capacity.zip(self.needs()) else { return !self.cores_alone };
+        !self.cores_alone && needs.iter().map(|n| n.least).sum::<f64>() <= capacity * (1.0 - self.set.least.be_memory)
+    }
+
+    /// Whether some LC service's pages have become more than its limit can hold, compressed (R1).
+    fn below_floor(&self) -> bool {
+        let (Some(Division { lc, .. }), Some(needs)) = (&self.memory, self.needs()) else { return false };
+        self.here().zip(needs).any(|(id, n)| lc.get(id).is_some_and(|m| *m < n.least - self.set.judge.same * n.w))
+    }
+
+    /// By sizes of now; None where these are not known, or no limits are to be.
     fn divided(&self) -> Option<Division> {
-        let (capacity, needs) = (self.capacity?, self.needs()?);
+        let (capacity, needs) = (self.capacity.filter(|_| self.fits())?, self.needs()?);
         let most = capacity * (1.0 - self.set.least.be_memory);
-        let least = needs.iter().map(|n| n.least).sum::<f64>().min(most);
+        let least = needs.iter().map(|n| n.least).sum::<f64>();
         let extra: f64 = self.of.values().map(|o| o.extra).sum();
         let total = (capacity - self.sizes.sum(&self.groups.be)? + extra).clamp(least, most);
         let extra = extra.min(total - least);
@@ -217,11 +234,20 @@ impl PerService {
         if to.lc.keys().ne(now.keys()) || self.sizes.footprint.keys().ne(self.kept.footprint.keys()) {
             return Some(("other services or jobs: memory is divided anew", to));
         }
+        if self.below_floor() {
+            return Some(("a service has more pages than its limit can hold: memory is divided anew", to));
+        }
         if std::mem::take(&mut self.goes_back) {
             return Some(("load has fallen: memory that helped goes back", to));
         }
         let off = self.sizes.are_off(&self.kept, &self.set.readapt);
         self.off = if off { self.off + 1 } else { 0 };
+        let mut to = to;
+        if off && self.of.values().any(|of| of.extra > 0.0) {
+            // What helped was for the sizes of then.
+            self.of.values_mut().for_each(|of| of.extra = 0.0);
+            to = self.divided()?;
+        }
         if self.off >= self.set.readapt.periods {
             self.anew = 0;
             return Some(("footprint or ratio has changed: memory is divided anew", to));
@@ -263,7 +289,8 @@ impl PerService {
         let footprints = self.sizes.of(&self.groups.be);
         let split = among_jobs(&footprints, *jobs, self.set.least.be_memory);
         // A job that came later has a limit once it was measured: until then it is not known what it needs.
-        let of_job = |id: &ServiceId, m| if self.kept.footprint.contains_key(id) { limit(m) } else { Limit::None };
+        let is_known = |id: &ServiceId| self.kept.footprint.contains_key(id) && self.sizes.footprint.contains_key(id);
+        let of_job = |id: &ServiceId, m| if is_known(id) { limit(m) } else { Limit::None };
         all.extend(self.groups.be.iter().zip(split).map(|(id, m)| (id.clone(), (of_job(id, m), pool(0.0)))));
         all
     }
@@ -271,13 +298,24 @@ impl PerService {
     // Readings.
 
     fn gather(&mut self, now_ms: u64, seen: &Observation) {
+        let most_wait_ms = self.set.judge.most_wait_ms;
+        let unknown = seen.lc().any(ServiceView::latency_unknown);
+        if unknown {
+            self.withheld.clear();
+        }
+        for s in seen.services.iter().filter(|s| !s.is_lc() && !unknown) {
+            if let Some(wanted) = self.wanted.get(&s.id) {
+                self.withheld.waits(now_ms, wanted, s, most_wait_ms);
+            }
+        }
         for s in seen.lc() {
             let Some(of) = self.of.get_mut(&s.id) else { continue };
             of.period.add_requests(s);
             if let Some(busy) = s.features.cpu_usage_cores {
                 of.busy = (of.busy.0 + busy, of.busy.1 + 1.0);
             }
-            if self.wanted.get(&s.id).is_some_and(|c| c.alters(&s.allocation)) {
+            let waits = |c: &Change| if unknown { c.alters(&s.allocation) } else { self.withheld.waits(now_ms, c, s, most_wait_ms) };
+            if self.wanted.get(&s.id).is_some_and(waits) {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 of.forget_reading(now_ms);
                 self.at_rest = false;
@@ -363,7 +401,13 @@ impl PerService {
             moves = true;
         }
         let short = self.short(&qos, now_ms);
-        if !unknown && (short.is_empty() || self.memory.is_none()) {
+        if self.memory.is_some() && !self.fits() {
+            self.memory = None;
+            let why = "floors do not fit, or limits are not taken: the kernel divides memory";
+            self.act_all(seen, Step(ActionKind::Grow, why, HoldsIf::P99Falls, "no limit is below a floor (R1)"), plan);
+            return true;
+        }
+        if !unknown && (short.is_empty() || self.memory.is_none() || self.below_floor()) {
             if let Some((why, to)) = self.divides_anew(now_ms) {
                 self.set_memory(to, now_ms);
                 let bound = "the jobs' footprint fits (R2), and all of the LC services' pages do, compressed (R1)";
@@ -409,6 +453,8 @@ impl PerService {
             let Some(q) = qos.get(id).copied() else { continue };
             if q >= 1.0 {
                 of.misses = (of.misses - self.own.cores.forgive).max(0.0);
+                // Steps that led here were not in vain.
+                of.vain = 0;
                 of.told &= q < 1.0 / (1.0 - of.margin);
                 continue;
             }
@@ -643,6 +689,10 @@ impl PerService {
         }
         if self.capacity.is_none() {
             because.reject("limits on memory", "the memory of this host is unknown");
+        } else if self.cores_alone {
+            because.reject("limits on memory", "this kernel has not taken them");
+        } else if !self.fits() {
+            because.reject("limits on memory", "the LC services' pages do not fit, not even compressed: the kernel divides");
         } else if self.memory.is_none() {
             because.reject("limits on memory", "footprints are not measured yet");
         }
@@ -676,6 +726,7 @@ impl PerService {
             *of = Of { margin: self.set.judge.margin, k: of.k, extra: of.extra, since_ms: now_ms, ..Of::default() };
         }
         (self.parted, self.anew, self.sated, self.told) = (false, 0, 0, false);
+        (self.withheld, self.cores_alone) = (Withheld::default(), false);
         (self.moved_ms, self.at_rest) = (now_ms, false);
         (self.period_ms, self.next_ms) = (now_ms, now_ms + self.set.step.period_ms);
         self.forget_jobs();
@@ -745,6 +796,7 @@ impl Policy for PerService {
             self.arrive(now_ms, seen, &mut plan);
         } else if self.divides() {
             self.gather(now_ms, seen);
+            self.cores_alone |= self.withheld.any_memory();
             // A step later than asked for is a period longer.
             if now_ms + self.pace.interval_ms() / 2 >= self.next_ms {
                 self.next_ms = now_ms + self.set.step.period_ms;

@@ -270,3 +270,71 @@ fn steps_say_what_they_rest_on() {
         assert!(a.because.expected.holds_if != HoldsIf::NotJudged, "{a:?}");
     }
 }
+
+/// A service that grows beyond what its limit can hold, compressed, has more at once, though another misses its target for good.
+#[test]
+fn a_floor_rises_beside_a_service_that_cannot_be_held() {
+    let mut w = World::new();
+    let mut policy = w.policy();
+    w.run(&mut policy, 60);
+    w.lc[0].needs = 40.0;
+    w.run(&mut policy, 60);
+    w.lc[1].gb = 25.0;
+    w.run(&mut policy, 60);
+    // 25 / 2 and 5 %.
+    assert!(w.memory("b").0 > 13.0, "{:?}", w.memory("b"));
+}
+
+/// Memory that helped goes back once sizes are others, and steps that led to a met target are not counted against the next.
+#[test]
+fn help_does_not_outlive_its_reason() {
+    let mut w = World::new();
+    let mut policy = w.policy();
+    w.run(&mut policy, 60);
+    let of = policy.of.get_mut("a").unwrap();
+    (of.extra, of.vain) = (4.0 * G as f64, 2);
+    w.run(&mut policy, 5);
+    assert_eq!(policy.of["a"].vain, 0);
+    w.lc[2].gb = 7.0;
+    w.run(&mut policy, 60);
+    assert_eq!(policy.of["a"].extra, 0.0);
+    assert!(w.memory("x").0 > 13.9, "{:?}", w.memory("x"));
+}
+
+/// A job that leaves and comes back unread has no limit until it was measured.
+#[test]
+fn a_job_that_comes_back_is_measured_first() {
+    let mut w = World::new();
+    let mut policy = w.policy();
+    w.run(&mut policy, 60);
+    let job = w.seen.services.pop().unwrap();
+    let job_gb = w.be.pop().unwrap();
+    w.run(&mut policy, 1);
+    w.seen.services.push(ServiceView { memory: MemoryView::default(), ..job });
+    let plan = policy.step(w.seen.t_ms, &w.seen);
+    let limit = plan.changes.get("y").and_then(|c| c.mem_limit);
+    assert!(limit.is_none_or(|l| l == Limit::None), "{limit:?}");
+    w.be.push(job_gb);
+    w.run(&mut policy, 60);
+    assert_eq!(w.memory("y").0, 10.0);
+}
+
+/// A kernel without limits on memory leaves cores to be divided.
+#[test]
+fn without_limits_cores_are_divided() {
+    let mut w = World::new();
+    let mut policy = w.policy();
+    for _ in 0..3000 {
+        w.tick();
+        let plan = policy.step(w.seen.t_ms, &w.seen);
+        for s in &mut w.seen.services {
+            if let Some(a) = plan.wants(&s.id, &s.allocation) {
+                let limits = (s.allocation.mem_limit_bytes, s.allocation.zswap_max_bytes);
+                (s.allocation, s.placed) = (a, true);
+                (s.allocation.mem_limit_bytes, s.allocation.zswap_max_bytes) = limits;
+            }
+        }
+    }
+    assert!(policy.cores_alone);
+    assert_eq!([w.cores("a"), w.cores("b"), w.cores("c"), w.cores("x")], [4, 3, 2, 7]);
+}
