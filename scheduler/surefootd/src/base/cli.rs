@@ -188,7 +188,7 @@ pub struct Eval {
     /// Simulate every request by itself instead of by the laws of queues: a second opinion, up to a thousand times slower
     #[arg(long)]
     pub exact: bool,
-    /// A setting of the policy surefoot, e.g. surefoot.prices.move=0.05; several times for several (docs/policy-parameters.md)
+    /// A setting of a policy, e.g. surefoot.prices.move=0.05; several times for several (docs/policy-parameters.md)
     #[arg(long, value_name = "NAME=VALUE", allow_hyphen_values = true)]
     pub set: Vec<String>,
     /// Progress on stderr

@@ -231,7 +231,7 @@ fn settings_of(args: &cli::Eval) -> Result<Settings> {
         let of = name.split('.').next().unwrap_or_default();
         // These run by what is set of others, too.
         let also = |one: &str| match one {
-            "cosmos-per-service" => ["cosmos", ""],
+            "cosmos-per-service" | "cosmos-static" => ["cosmos", ""],
             "surefoot-memory" => ["cosmos", "surefoot"],
             _ => ["", ""],
         };
