@@ -84,6 +84,17 @@ class Table:
         return Grids.of(self.cell_plane, self.cell_cores, self.cell_ways, self.plane_labels.height)
 
     @cached_property
+    def known_cells(self) -> NDArray[np.int32]:
+        """Cells whose QoS is known, by plane."""
+        known = np.flatnonzero(np.isfinite(self.cell_qos))
+        return known[np.argsort(self.cell_plane[known], kind="stable")].astype(np.int32)
+
+    @cached_property
+    def steps(self) -> NDArray[np.int32]:
+        """shape (cells, 4): the cell that each step of an allocation leads to, -1 where it was not measured."""
+        return neighbour_cells(self, ALLOCATION_STEPS)
+
+    @cached_property
     def alone(self) -> NDArray[np.bool_]:
         """Planes without neighbours."""
         return (self.plane_labels["neighbours"] == "").to_numpy()
@@ -246,23 +257,21 @@ class QosQuestions:
     """
 
     def __init__(self, table: Table, rows: I64, cap: float, near_share: float = 0.0) -> None:
-        known = np.flatnonzero(np.isfinite(table.cell_qos))
-        order = known[np.argsort(table.cell_plane[known], kind="stable")]
         planes = table.plane_labels.height
-        self._cells = order
-        self._count = np.bincount(table.cell_plane[order], minlength=planes)
+        self._cells = table.known_cells
+        self._count = np.bincount(table.cell_plane[self._cells], minlength=planes)
         self._start = np.concatenate([[0], np.cumsum(self._count)[:-1]])
         self.rows = rows[self._count[table.plane[rows]] > 0]
         self._plane = table.plane[self.rows]
         self.table = table
         self._cap = cap
         self._near_share = near_share
-        self._leads = neighbour_cells(table)[:, [ACTIONS.index(n) for n in ALLOCATION_STEPS]] if near_share > 0 else None
+        self._leads = table.steps if near_share > 0 else None
 
     def draw(self, rng: np.random.Generator) -> tuple[I64, F64]:
         """Cells asked about, and the QoS there, capped: one for each of `rows`."""
         pick = self._start[self._plane] + (rng.random(len(self.rows)) * self._count[self._plane]).astype(np.int64)
-        cells = self._cells[pick]
+        cells = self._cells[pick].astype(np.int64)
         if self._leads is not None:
             near = self.table.cell[self.rows]
             wanted = rng.integers(1, NEAR_STEPS + 1, len(near))
@@ -274,18 +283,21 @@ class QosQuestions:
         return cells, np.minimum(self.table.cell_qos[cells], self._cap)
 
 
-def neighbour_cells(table: Table) -> I64:
-    """shape (cells, 7): the cell that each action leads to, -1 where it was not measured.
+def neighbour_cells(table: Table, actions: Sequence[str] = ACTIONS) -> NDArray[np.int32]:
+    """shape (cells, actions): the cell that each action leads to, -1 where it was not measured.
 
     One step is the next value that the sweep visited, so a sparse sweep has longer steps than a node takes.
     """
     grids, plane = table.grids, table.cell_plane
-    result = np.full((len(plane), len(ACTIONS)), -1, dtype=np.int64)
+    # A mixture has fifty million cells: numbers of four bytes, and no action that nobody asks for.
+    result = np.full((len(plane), len(actions)), -1, dtype=np.int32)
     for action, (rows, columns) in {"cores_up": (1, 0), "cores_down": (-1, 0), "ways_up": (0, 1), "ways_down": (0, -1)}.items():
-        result[:, ACTIONS.index(action)] = grids.at(plane, grids.row + rows, grids.column + columns)
-    result[:, ACTIONS.index("idle")] = np.arange(len(plane))
+        if action in actions:
+            result[:, actions.index(action)] = grids.at(plane, grids.row + rows, grids.column + columns)
+    if "idle" in actions:
+        result[:, actions.index("idle")] = np.arange(len(plane))
     # Planes that differ in bandwidth only are one group: the two `mba` actions lead from one to the other.
-    if len(np.unique(table.cell_mba)) > 1:
+    if len(np.unique(table.cell_mba)) > 1 and ("mba_up" in actions or "mba_down" in actions):
         key = ["service", "rps", "threads", "neighbours"]
         groups = table.plane_labels.select("plane", pl.struct(key).rank("dense").alias("group"), "mba_pct")
         cells = pl.DataFrame(
@@ -300,7 +312,8 @@ def neighbour_cells(table: Table) -> I64:
                 how="left",
                 maintain_order="left",
             )
-            result[:, ACTIONS.index(action)] = found["to"].fill_null(-1).to_numpy()
+            if action in actions:
+                result[:, actions.index(action)] = found["to"].fill_null(-1).to_numpy()
     return result
 
 
@@ -337,10 +350,9 @@ def transitions(table: Table, rows: I64, count: int, rng: np.random.Generator) -
     n_cells = len(table.cell_cores)
     held = np.bincount(table.cell[order], minlength=n_cells)
     start = np.concatenate([[0], np.cumsum(held)[:-1]])
-    leads = neighbour_cells(table)
-    leads = np.where((leads >= 0) & (held[np.maximum(leads, 0)] > 0), leads, -1)
     before = rng.choice(rows, size=count)
-    options = leads[table.cell[before]]  # (count, 7)
+    options = neighbour_cells(table)[table.cell[before]].astype(np.int64)  # (count, 7)
+    options = np.where((options >= 0) & (held[np.maximum(options, 0)] > 0), options, -1)
     score = np.where(options >= 0, rng.random(options.shape), -1.0)
     action = np.argmax(score, axis=1)  # idle always leads somewhere
     to = options[np.arange(count), action]
