@@ -369,6 +369,7 @@ impl LocalServer {
                                 tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
                                 if *knob == Knob::Memory {
                                     held.given_up = true;
+                                    make_room(&self.config.root, id, group, held);
                                 } else {
                                     lost.push(*knob);
                                 }

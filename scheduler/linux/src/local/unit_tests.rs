@@ -177,6 +177,29 @@ fn a_plan_of_cores_does_not_disturb_a_slow_lowering() {
     assert_eq!(host.says("memory.max"), "max");
 }
 
+/// The tick that hears of a failed lowering gives the pages room: it does not wait for the next look.
+#[test]
+fn a_failed_lowering_makes_room_at_once() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    s.config.look_every = Duration::from_secs(3600);
+    let mut p = plan(&s, "0-1");
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(4 << 20));
+    s.apply(&p).unwrap();
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(64 << 10));
+    s.apply(&p).unwrap();
+    // Long enough for it to end, with nobody looking.
+    std::thread::sleep(Duration::from_secs(4));
+    // Without swap nothing of 8 MiB may go.
+    let put = |path: String, text: &str| fs::write(host.root.path(path), text).unwrap();
+    put("/proc/meminfo".into(), "MemTotal: 4194304 kB\nSwapFree: 0 kB\n");
+    put(format!("{UNIT}/memory.swap.current"), "0\n");
+    put(format!("{UNIT}/memory.stat"), "active_anon 8388608\ninactive_anon 0\n");
+    s.observe();
+    assert_eq!(host.says("memory.max"), (9 << 20).to_string());
+    s.reset().unwrap();
+}
+
 /// A plan of cores and ways says nothing about memory: limits that another plan set stay, through a restart too, until a plan lifts them.
 #[test]
 fn a_memory_limit_survives_a_plan_of_cores_and_ways() {
