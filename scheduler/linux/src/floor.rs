@@ -39,6 +39,8 @@ pub struct Offer {
     pub shrinker: bool,
     /// Most that all pools may hold together, bytes.
     pub pool_bytes: u64,
+    /// What all of them hold now; 0 where the kernel does not say (before Linux 5.19).
+    pub pools_bytes: u64,
     /// Slots of swap that nobody has, bytes.
     pub free_bytes: u64,
 }
@@ -58,6 +60,7 @@ impl Offer {
             zswap: on("enabled"),
             shrinker: on("shrinker_enabled"),
             pool_bytes: (kib("MemTotal")? << 10) / 100 * pct.min(100),
+            pools_bytes: kib("Zswap").unwrap_or(0) << 10,
             free_bytes: kib("SwapFree")? << 10,
         })
     }
@@ -79,7 +82,7 @@ pub struct Pages {
     /// What its pool takes, and what that holds.
     pub pool_bytes: u64,
     pub stored_bytes: u64,
-    /// Most that its pool may take.
+    /// Most that its pool may take, by its own limit and those above it. Without writeback less what pools beside it hold.
     pub most_pool_bytes: u64,
     /// Pages that the pool does not take may go to the device.
     pub writeback: bool,
@@ -95,24 +98,33 @@ impl Pages {
         let file = |dir: &Path, name: &str| text(group.files().as_ref(), dir.join(name));
         let limit = |dir: &Path, name: &str| file(dir, name).map_or(u64::MAX, |t| t.parse().unwrap_or(u64::MAX));
         let slots_bytes = group.swapped_bytes().unwrap_or(0);
+        let pool_bytes = or_none("zswap");
+        let (mut most_pool_bytes, mut room_bytes) = (limit(dir, "memory.zswap.max"), u64::MAX);
         // The tightest of the groups from here up; the root has no such files.
         let (mut more_slots_bytes, mut writeback) = (u64::MAX, true);
         for at in dir.ancestors().take_while(|at| file(at, "memory.swap.current").is_some()) {
             let has = file(at, "memory.swap.current").and_then(|t| t.parse().ok()).unwrap_or(0);
             more_slots_bytes = more_slots_bytes.min(limit(at, "memory.swap.max").saturating_sub(has));
             writeback &= file(at, "memory.zswap.writeback").is_none_or(|t| t != "0");
+            let pools: u64 = file(at, "memory.zswap.current").and_then(|t| t.parse().ok()).unwrap_or(0);
+            let most = limit(at, "memory.zswap.max");
+            most_pool_bytes = most_pool_bytes.min(most);
+            room_bytes = room_bytes.min(most.saturating_sub(if at == dir { 0 } else { pools.saturating_sub(pool_bytes) }));
         }
-        let pool_bytes = or_none("zswap");
+        // Pools of others may give way to the device, and then this one takes more: only without it are they sure to stay.
+        let most_pool_bytes = if writeback { most_pool_bytes } else { most_pool_bytes.min(room_bytes) };
+        // Linux 5.18 adds it up. The pool is a part of it.
+        let parts = || ["kernel_stack", "pagetables", "percpu", "slab_unreclaimable"].map(or_none).iter().sum::<u64>();
+        let kernel = of("kernel").map_or_else(parts, |all| all.saturating_sub(pool_bytes + or_none("slab_reclaimable")));
         Some(Pages {
-            fixed_bytes: (or_none("kernel") + or_none("sock") + or_none("unevictable"))
-                .saturating_sub(pool_bytes + or_none("slab_reclaimable")),
+            fixed_bytes: kernel + or_none("sock") + or_none("unevictable"),
             resident_bytes: of("active_anon")? + of("inactive_anon")?,
             both_bytes: or_none("swapcached"),
             slots_bytes,
             more_slots_bytes,
             pool_bytes,
             stored_bytes: or_none("zswapped"),
-            most_pool_bytes: limit(dir, "memory.zswap.max"),
+            most_pool_bytes,
             writeback,
         })
     }
@@ -137,7 +149,8 @@ pub fn must_stay_bytes(pages: &Pages, offer: &Offer) -> u64 {
     let ratio = pages.ratio().unwrap_or(RATIO_UNTIL_MEASURED);
     let compressed = (out as f64 / ratio) as u64;
     // Copies that are there stay, whatever the limits are now.
-    let may = if offer.zswap { pages.most_pool_bytes.min(offer.pool_bytes) } else { 0 };
+    let others = if pages.writeback { 0 } else { offer.pools_bytes.saturating_sub(pages.pool_bytes) };
+    let may = if offer.zswap { pages.most_pool_bytes.min(offer.pool_bytes.saturating_sub(others)) } else { 0 };
     let pool = compressed.min(may.max(pages.pool_bytes));
     let in_pool = if pool < compressed { (pool as f64 * ratio) as u64 } else { out };
     let moved = match (pages.writeback, offer.shrinker) {
@@ -167,7 +180,7 @@ mod tests {
     use crate::root::tests::put;
 
     const MIB: u64 = 1 << 20;
-    const OFFER: Offer = Offer { zswap: true, shrinker: false, pool_bytes: 200 * MIB, free_bytes: 512 * MIB };
+    const OFFER: Offer = Offer { zswap: true, shrinker: false, pool_bytes: 200 * MIB, pools_bytes: 0, free_bytes: 512 * MIB };
     /// 128 MiB of a process, of which nothing has been taken yet.
     const PAGES: Pages = Pages {
         fixed_bytes: MIB,
@@ -291,13 +304,78 @@ mod tests {
         put(&root, &format!("{g}/memory.zswap.writeback"), "0\n");
         assert_eq!(Pages::of(&c), Some(Pages { most_pool_bytes: 77, writeback: false, ..pages }));
         put(&root, "/proc/meminfo", "MemTotal:  1000 kB\nSwapTotal: 9 kB\nSwapFree:   8 kB\n");
-        assert_eq!(Offer::read(&root), Some(Offer { zswap: false, shrinker: false, pool_bytes: 1_024_000, free_bytes: 8192 }));
+        assert_eq!(
+            Offer::read(&root),
+            Some(Offer { zswap: false, shrinker: false, pool_bytes: 1_024_000, pools_bytes: 0, free_bytes: 8192 })
+        );
         for (name, value) in [("enabled", "Y"), ("shrinker_enabled", "Y"), ("max_pool_percent", "20")] {
             put(&root, &format!("/sys/module/zswap/parameters/{name}"), value);
         }
-        assert_eq!(Offer::read(&root), Some(Offer { zswap: true, shrinker: true, pool_bytes: 204_800, free_bytes: 8192 }));
+        assert_eq!(Offer::read(&root), Some(Offer { zswap: true, shrinker: true, pool_bytes: 204_800, pools_bytes: 0, free_bytes: 8192 }));
         assert!(of(&root, &c).is_some_and(|floor| floor > LEAST_MARGIN_BYTES));
         let (_dir, root) = v1();
         assert_eq!(of(&root, &Mounts::read(&root).of_pid(&root, 42).unwrap()), None);
+    }
+
+    /// A v2 host with the statistics of a group, its slots of swap and those of the group above it.
+    fn host(stat: &str) -> (tempfile::TempDir, Root, Cgroup) {
+        let (dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        for at in ["/sys/fs/cgroup/app.slice", "/sys/fs/cgroup/app.slice/c"] {
+            put(&root, &format!("{at}/memory.swap.current"), "0\n");
+        }
+        put(&root, "/sys/fs/cgroup/app.slice/c/memory.stat", stat);
+        (dir, root, c)
+    }
+
+    /// Before Linux 5.18 the sum is missing, and its parts are there. Slab that can be dropped is no part of sockets and locked pages.
+    #[test]
+    fn kernel_memory_is_read_with_and_without_its_sum() {
+        let fixed = |stat: &str| {
+            let (_dir, _root, c) = host(&format!("{stat}active_anon 0\ninactive_anon 0\n"));
+            Pages::of(&c).unwrap().fixed_bytes
+        };
+        let parts = "kernel_stack 16\npagetables 40\npercpu 4\nslab_unreclaimable 100\n";
+        let common = "sock 50\nunevictable 30\nslab_reclaimable 300\n";
+        assert_eq!(fixed(common), 80);
+        assert_eq!(fixed(&format!("{common}{parts}")), 80 + 160);
+        // The sum holds the parts and the pool.
+        assert_eq!(fixed(&format!("kernel 700\nzswap 200\n{common}{parts}")), 80 + 200);
+        assert_eq!(fixed(&format!("kernel 10\nzswap 200\n{common}")), 80);
+    }
+
+    /// What may not go to the device has the room that pools of other groups leave: under limits of groups above, and of the host's share.
+    #[test]
+    fn pools_of_others_take_room_from_what_stays() {
+        let (_dir, root, c) = host(&format!("zswap {}\nzswapped {}\nactive_anon {}\ninactive_anon 0\n", 5 * MIB, 10 * MIB, 90 * MIB));
+        let g = "/sys/fs/cgroup/app.slice";
+        put(&root, &format!("{g}/c/memory.swap.current"), &(10 * MIB).to_string());
+        put(&root, "/sys/module/zswap/parameters/enabled", "Y");
+        let host = |total_mib: u64, pools_mib: u64| {
+            put(
+                &root,
+                "/proc/meminfo",
+                &format!("MemTotal: {} kB\nSwapFree: 9999999 kB\nZswap: {} kB\n", total_mib << 10, pools_mib << 10),
+            );
+        };
+        let stays = || must_stay_bytes(&Pages::of(&c).unwrap(), &Offer::read(&root).unwrap()) / MIB;
+        host(1000, 75);
+        // At 2 : 1 all 100 MiB fit, in a pool that the device stands behind or not.
+        assert_eq!(stays(), 50);
+        put(&root, &format!("{g}/memory.zswap.writeback"), "0");
+        assert_eq!(stays(), 50);
+        // A host with 100 MiB for pools, of which others hold 70: 30 hold 60.
+        host(100, 75);
+        assert_eq!(stays(), 30 + 40);
+        host(1000, 75);
+        // Above it 45 MiB, of which the neighbour holds 15.
+        put(&root, &format!("{g}/memory.zswap.max"), &(45 * MIB).to_string());
+        put(&root, &format!("{g}/memory.zswap.current"), &(20 * MIB).to_string());
+        put(&root, &format!("{g}/c/memory.zswap.current"), &(5 * MIB).to_string());
+        assert_eq!(stays(), 30 + 40);
+        // With the device behind them the pools of others may give way: the whole room counts.
+        put(&root, &format!("{g}/memory.zswap.writeback"), "1");
+        host(100, 75);
+        assert_eq!(stays(), 45);
     }
 }

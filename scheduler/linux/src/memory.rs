@@ -201,7 +201,7 @@ fn lower_by(group: &Cgroup, goal: &dyn Fn() -> u64, hand: Hand, pace: &Pace, sto
 /// [`floor`], which moves as pages do.
 ///
 /// The limit follows each step: what a busy service fetches back at once would otherwise be taken for ever. Where the goal is not reached, the
-/// limit is again what it was.
+/// limit is again what it was, or the floor where that is more by now.
 #[derive(Debug)]
 pub struct Lowering {
     stop: Arc<AtomicBool>,
@@ -226,7 +226,11 @@ impl Lowering {
             let done = lower_to(&group, &|| floor::of(&root, &group).unwrap_or(0).max(wanted_bytes), hand, &pace, &asked, &keep);
             match (done, former) {
                 (Ok(goal), _) if !asked.load(Ordering::Relaxed) => group.set(Knob::Memory, &goal.to_string()).map(|()| goal),
-                (done, Some(former)) => group.set(Knob::Memory, &former).and(done),
+                // Pages may need more by now than the former limit gives them.
+                (done, Some(former)) => {
+                    let least = floor::of(&root, &group).filter(|f| former.parse().is_ok_and(|bytes: u64| bytes < *f));
+                    group.set(Knob::Memory, &least.map_or(former, |bytes| bytes.to_string())).and(done)
+                }
                 (done, None) => done,
             }
         };
@@ -263,6 +267,9 @@ impl Drop for Lowering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::tests::v2;
+    use crate::cgroup::Mounts;
+    use crate::root::tests::put;
 
     /// A step is bounded by a share, by bytes and by the goal, and ends at it.
     #[test]
@@ -334,5 +341,41 @@ mod tests {
         let none = CpuSet::CAPACITY - 1;
         assert!(OnCpus::of(&none.to_string()).is_err() && OnCpus::of("").is_ok() && OnCpus::of("x").is_err());
         assert_eq!(may_run_on(0).unwrap(), all);
+    }
+
+    /// Pages that become more while memory is taken need room also after that fails or is stopped: the former limit is put back, but not below
+    /// the floor.
+    #[test]
+    fn a_lowering_that_fails_leaves_no_limit_below_the_floor() {
+        const MIB: u64 = 1 << 20;
+        let (_dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        let g = "/sys/fs/cgroup/app.slice/c";
+        let says = || root.read(format!("{g}/memory.max")).unwrap();
+        put(&root, "/proc/meminfo", "MemTotal: 4194304 kB\nSwapFree: 0 kB\n");
+        put(&root, &format!("{g}/memory.current"), &(40 * MIB).to_string());
+        let pages = |mib: u64| put(&root, &format!("{g}/memory.stat"), &format!("active_anon {}\ninactive_anon 0\n", mib * MIB));
+        let pace = |fruitless| Pace { interval: Duration::from_millis(1), fruitless, ..Pace::default() };
+        for (former, pages_mib, after) in [(10 * MIB, 20, 21 * MIB), (30 * MIB, 20, 30 * MIB)] {
+            pages(pages_mib);
+            put(&root, &format!("{g}/memory.max"), &former.to_string());
+            let mut l = Lowering::start(root.clone(), c.clone(), MIB, pace(3)).unwrap();
+            let ended = loop {
+                if let Some(ended) = l.ended() {
+                    break ended;
+                }
+                std::thread::yield_now();
+            };
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(says(), after.to_string());
+            // Stopped in the middle.
+            put(&root, &format!("{g}/memory.max"), &former.to_string());
+            drop(Lowering::start(root.clone(), c.clone(), MIB, pace(u32::MAX)).unwrap());
+            assert_eq!(says(), after.to_string());
+        }
+        // No limit at all stays none.
+        put(&root, &format!("{g}/memory.max"), "max");
+        drop(Lowering::start(root.clone(), c.clone(), MIB, pace(u32::MAX)).unwrap());
+        assert_eq!(says(), "max");
     }
 }

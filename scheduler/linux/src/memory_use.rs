@@ -33,7 +33,8 @@ impl MemoryReading {
             in_use_bytes: group.memory_bytes(),
             pool_bytes: of("zswap"),
             stored_bytes: of("zswapped"),
-            swapped_bytes: group.swapped_bytes(),
+            // A copy in swap of a page that is in memory counts in both.
+            swapped_bytes: group.swapped_bytes().map(|slots| slots.saturating_sub(of("swapcached").unwrap_or(0))),
             pool_ins: of("zswpin"),
             // Of a group since Linux 6.14; until then only of the host.
             disk_ins: of("pswpin"),
@@ -114,6 +115,22 @@ mod tests {
         let second = MemoryReading::of(&c, Some(1_000_009), at + Duration::from_secs(2));
         let rates = MemoryView { pool_swap_ins_per_s: Some(50.0), refaults_per_s: Some(25.0), stall_frac: Some(0.5), ..levels };
         assert_eq!(second.view(Some(&first)), rates);
+    }
+
+    /// A page that came back and has its slot still is in memory, and not out (Linux 6.1 keeps such copies).
+    #[test]
+    fn a_page_with_a_copy_is_not_out() {
+        let (_dir, root) = v2();
+        let c = Mounts::read(&root).of_pid(&root, 42).unwrap();
+        let g = "/sys/fs/cgroup/app.slice/c";
+        put(&root, &format!("{g}/memory.swap.current"), "5000\n");
+        let seen = |stat: &str| {
+            put(&root, &format!("{g}/memory.stat"), stat);
+            MemoryReading::of(&c, None, Instant::now()).view(None)
+        };
+        assert_eq!((seen("swapcached 3000\n").swapped_bytes, seen("anon 1\n").swapped_bytes), (Some(2000), Some(5000)));
+        // 8192 in use and 2000 out; the two files are not read at one instant.
+        assert_eq!((seen("swapcached 3000\n").footprint_bytes(), seen("swapcached 6000\n").swapped_bytes), (Some(10_192), Some(0)));
     }
 
     /// One counter that went back tells that all of them began anew: no rate for that interval, also not of a counter that has gone further

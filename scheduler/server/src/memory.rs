@@ -24,7 +24,8 @@ pub struct MemoryView {
     /// Bytes that these copies stand for, uncompressed (`memory.stat`: `zswapped`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
-    /// Bytes that were taken and have not come back, uncompressed, in the pool or on the device (`memory.swap.current`).
+    /// Bytes that were taken and have not come back, uncompressed, in the pool or on the device (`memory.swap.current`
+    /// less `swapcached` of `memory.stat`, before Linux 5.12 without that).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_bytes: Option<u64>,
     /// Pages that came back from the pool, 1/s (`memory.stat`: `zswpin`).
@@ -88,8 +89,7 @@ impl MemoryView {
     }
 
     /// Bytes of all pages, wherever they are: resident, in the pool and on the device. More than the working set where pages are never touched;
-    /// without swap's own count, those in the pool stand for all that was taken. Linux 6.1 keeps the copies of pages that came
-    /// back, and so counts these twice.
+    /// without swap's own count, those in the pool stand for all that was taken.
     pub fn footprint_bytes(&self) -> Option<u64> {
         let resident = self.in_use_bytes?.saturating_sub(self.pool_bytes.unwrap_or(0));
         Some(resident + self.swapped_bytes.or(self.stored_bytes).unwrap_or(0))

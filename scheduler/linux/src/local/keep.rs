@@ -8,12 +8,15 @@
 //! (memory follows the CPUs to their NUMA nodes, where there is room for it) and a memory limit below what is in use
 //! ([`crate::memory`]). A plan counts as applied before they have ended.
 //!
+//! A limit that could not be reached is tried again after a pause that doubles up to a minute, and told until then ([`super::limits`]): the plan
+//! may have given the difference to another.
+//!
 //! A memory limit is no lower than what the service's pages need ([`crate::floor`]). They change, so what is needed is read at each look: a limit
 //! rises at once where they need more, and falls back to what was wanted as they need less.
 
 use super::control::Control;
 use super::lend::look;
-use super::limits::Value;
+use super::limits::{Value, FIRST_PAUSE};
 use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob, Version};
 use crate::floor;
@@ -38,16 +41,29 @@ struct Held {
     value: String,
     /// It was seen in force: another value is somebody else's.
     settled: bool,
-    /// It could not be reached. Only another value is tried again.
-    given_up: bool,
+    /// A memory limit that could not be reached.
+    given_up: Option<GivenUp>,
     /// A memory limit that the pages need in place of it, bytes.
     raised: Option<u64>,
 }
 
 impl Held {
     fn new(value: String, settled: bool) -> Self {
-        Held { value, settled, given_up: false, raised: None }
+        Held { value, settled, given_up: None, raised: None }
     }
+
+    /// It could not be reached: tried again after twice the pause before.
+    fn give_up(&mut self) -> Duration {
+        let pause = self.given_up.as_ref().map_or(FIRST_PAUSE, |g| (g.pause * 2).min(MOST_PAUSE));
+        (self.given_up, self.settled) = (Some(GivenUp { pause, again: Instant::now() + pause }), false);
+        pause
+    }
+}
+
+#[derive(Debug)]
+struct GivenUp {
+    pause: Duration,
+    again: Instant,
 }
 
 /// Somebody else who writes what we do.
@@ -135,7 +151,7 @@ impl Keeper {
     }
 
     /// These values are to stay, instead of those of the plan before. A memory limit that is the same goes on as it is: where memory is
-    /// being taken for it, and where that was given up.
+    /// being taken for it, and where that waits to be tried again.
     fn hold(&mut self, id: &str, mut values: BTreeMap<Knob, Held>) {
         let before = self.held.remove(id).and_then(|mut held| held.remove(&Knob::Memory));
         match (before, values.get_mut(&Knob::Memory)) {
@@ -165,7 +181,15 @@ impl Keeper {
     pub(super) fn raised(&self) -> impl Iterator<Item = (&ServiceId, u64, u64)> {
         self.held.iter().filter_map(|(id, values)| {
             let held = values.get(&Knob::Memory)?;
-            Some((id, held.value.parse().ok()?, held.raised?))
+            Some((id, held.value.parse().ok()?, held.raised.filter(|_| held.given_up.is_none())?))
+        })
+    }
+
+    /// Memory limits that could not be reached, until they are: service, wanted.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = (&ServiceId, u64)> {
+        self.held.iter().filter_map(|(id, values)| {
+            let held = values.get(&Knob::Memory).filter(|h| h.given_up.is_some())?;
+            Some((id, held.raised.or(held.value.parse().ok())?))
         })
     }
 
@@ -365,13 +389,15 @@ impl LocalServer {
                         work.remove(&key);
                         match ended {
                             Ok(limit) => held.raised = limit.filter(|l| l.to_string() != held.value).or(held.raised),
+                            Err(e) if *knob == Knob::Memory => {
+                                let again = held.give_up().as_secs();
+                                tracing::warn!("{} of {id} stays as it is: {e}. Tried again in {again} s", knob.name());
+                                make_room(&self.config.root, id, group, held);
+                                continue;
+                            }
                             Err(e) => {
                                 tracing::warn!("{} of {id} stays as it is: {e}", knob.name());
-                                if *knob == Knob::Memory {
-                                    held.given_up = true;
-                                } else {
-                                    lost.push(*knob);
-                                }
+                                lost.push(*knob);
                                 continue;
                             }
                         }
@@ -380,9 +406,6 @@ impl LocalServer {
                 }
                 if *knob == Knob::Memory {
                     make_room(&self.config.root, id, group, held);
-                }
-                if held.given_up {
-                    continue;
                 }
                 // Between two plans cores may be lent: none moves while they are looked at.
                 let lends = *knob == Knob::Cpus && self.lending.contains(id);
@@ -396,7 +419,13 @@ impl LocalServer {
                 // A service that has ended, or a file that cannot be read, is found elsewhere.
                 let Some(got) = group.get(*knob) else { continue };
                 if knob.same(value, &got) {
-                    held.settled = true;
+                    (held.settled, held.given_up) = (true, None);
+                    continue;
+                }
+                let wanted = held.value.parse::<u64>().unwrap_or(u64::MAX);
+                let bytes = held.raised.unwrap_or(wanted);
+                let is_below_use = || *knob == Knob::Memory && group.memory_bytes().is_some_and(|used| bytes < used);
+                if held.given_up.as_ref().is_some_and(|g| Instant::now() < g.again) && is_below_use() {
                     continue;
                 }
                 if held.settled {
@@ -404,8 +433,6 @@ impl LocalServer {
                     let what = group.file(*knob).map_or_else(String::new, |f| f.display().to_string());
                     tracing::warn!("{id}: somebody set {what} to \"{got}\"; set back to \"{value}\" ({count} times so far)");
                 }
-                let wanted = held.value.parse::<u64>().unwrap_or(u64::MAX);
-                let bytes = held.raised.unwrap_or(wanted);
                 let done = match knob {
                     Knob::Mems => {
                         let (group, value) = (group.aside(), held.value.clone());
@@ -413,7 +440,7 @@ impl LocalServer {
                         let thread = std::thread::Builder::new().name("move-memory".into()).spawn(run);
                         thread.map(|t| Some(Work::Write(Some(t))))
                     }
-                    Knob::Memory if group.memory_bytes().is_some_and(|used| bytes < used) => {
+                    Knob::Memory if is_below_use() => {
                         Lowering::start(self.config.root.clone(), group.aside(), wanted, Pace::default()).map(|l| Some(Work::Lowering(l)))
                     }
                     _ => group.set(*knob, value).map(|()| None),
@@ -456,7 +483,7 @@ fn make_room(root: &Root, id: &str, group: &Cgroup, held: &mut Held) {
         (held.raised, held.settled) = (raised, false);
     }
     let now = group.get(Knob::Memory).and_then(|t| t.parse::<u64>().ok());
-    if let Some(bytes) = floor.filter(|f| now.is_some_and(|now| now < *f) && (held.given_up || held.raised.is_some())) {
+    if let Some(bytes) = floor.filter(|f| now.is_some_and(|now| now < *f) && (held.given_up.is_some() || held.raised.is_some())) {
         if let Err(e) = group.set(Knob::Memory, &bytes.to_string()) {
             tracing::warn!("{} of {id}: {e}", Knob::Memory.name());
         }

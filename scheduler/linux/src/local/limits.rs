@@ -6,7 +6,8 @@
 //!   its cause does;
 //! - else the value stays as it is. It is tried again after [`FIRST_PAUSE`], and after each further refusal twice as long, up to [`MOST_PAUSE`].
 //!
-//! A memory limit that is less than a service's pages need is no refusal: what they need is set, and told as a bound ([`crate::floor`]).
+//! A memory limit that is less than a service's pages need is no refusal: what they need is set, and told as a bound ([`crate::floor`]). One that
+//! could not be reached is told with the one in force, and tried again by whoever keeps it ([`super::keep`]).
 //!
 //! What is refused for want of whoever carries it out (a group that has gone, an actuator that is away) is no bound.
 
@@ -175,7 +176,20 @@ impl LocalServer {
                     .into(),
             kept: false,
         });
-        tree.chain(refused).chain(raised).collect()
+        let given_up = self.keeper.given_up().filter(|(id, _)| here(id)).map(|(id, wanted)| Limit {
+            service: id.clone(),
+            value: Value::Knob(Knob::Memory),
+            cause: self.not_reached(id, wanted),
+            remedy: "Give it more, or more swap space".into(),
+            kept: true,
+        });
+        tree.chain(refused).chain(raised).chain(given_up).collect()
+    }
+
+    /// Of a memory limit that is not in force, the one that is.
+    fn not_reached(&self, id: &str, wanted: u64) -> String {
+        let now = self.memory_in_force(id).0.map_or_else(|| "no limit".into(), |bytes| format!("a limit of {bytes} bytes"));
+        format!("{wanted} bytes could not be reached, so {now} is in force until the next attempt")
     }
 
     /// How often the kernel has refused a value, by service.
@@ -192,6 +206,9 @@ impl LocalServer {
             }
             if let Some((_, wanted, bytes)) = self.keeper.raised().find(|(of, ..)| *of == id) {
                 b.why.push(format!("{}: its pages need {bytes} bytes, in place of {wanted}", Knob::Memory.name()));
+            }
+            if let Some((_, wanted)) = self.keeper.given_up().find(|(of, _)| *of == id) {
+                b.why.push(format!("{}: {}", Knob::Memory.name(), self.not_reached(id, wanted)));
             }
             b
         };

@@ -177,6 +177,68 @@ fn a_plan_of_cores_does_not_disturb_a_slow_lowering() {
     assert_eq!(host.says("memory.max"), "max");
 }
 
+/// A limit that nothing reached is told, with the one in force, and tried again after a pause that doubles. Once it is in force it is told no
+/// more.
+#[test]
+fn a_limit_that_was_given_up_is_told_and_tried_again() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    let mut p = plan(&s, "0-1");
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(4 << 20));
+    s.apply(&p).unwrap();
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(64 << 10));
+    s.apply(&p).unwrap();
+    let told = |s: &LocalServer| s.limits().into_iter().find(|l| l.cause.contains("4194304 bytes") && l.kept);
+    assert!(told(&s).is_none(), "it is on its way");
+    for seconds in [4, 8] {
+        let end = Instant::now() + Duration::from_secs(30);
+        while s.keeper.lowering("redis").is_some() {
+            assert!(Instant::now() < end, "it was to be given up");
+            s.observe();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(told(&s).is_some_and(|l| l.service == "redis"), "{:?}", s.limits());
+        assert!(s.bounds()["redis"].why.iter().any(|why| why.contains("4194304 bytes")), "{:?}", s.bounds());
+        let begun = Instant::now();
+        let end = begun + Duration::from_secs(30);
+        while s.keeper.lowering("redis").is_none() {
+            assert!(Instant::now() < end, "it was to be tried again");
+            s.observe();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(begun.elapsed() >= Duration::from_secs(seconds - 1) && told(&s).is_some(), "{:?}", begun.elapsed());
+    }
+    fs::write(host.root.path(format!("{UNIT}/memory.current")), "65536\n").unwrap();
+    settle(&mut s, || host.says("memory.max") == (64 << 10).to_string());
+    s.observe();
+    assert!(s.limits().is_empty() && s.foreign_changes().is_empty(), "{:?}", s.limits());
+    s.reset().unwrap();
+    assert_eq!(host.says("memory.max"), "max");
+}
+
+/// The tick that hears of a failed lowering gives the pages room: it does not wait for the next look.
+#[test]
+fn a_failed_lowering_makes_room_at_once() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    s.config.look_every = Duration::from_secs(3600);
+    let mut p = plan(&s, "0-1");
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(4 << 20));
+    s.apply(&p).unwrap();
+    p.adjust("redis", |a| a.mem_limit_bytes = Some(64 << 10));
+    s.apply(&p).unwrap();
+    // Long enough for it to end, with nobody looking.
+    std::thread::sleep(Duration::from_secs(4));
+    // Without swap nothing of 8 MiB may go.
+    let put = |path: String, text: &str| fs::write(host.root.path(path), text).unwrap();
+    put("/proc/meminfo".into(), "MemTotal: 4194304 kB\nSwapFree: 0 kB\n");
+    put(format!("{UNIT}/memory.swap.current"), "0\n");
+    put(format!("{UNIT}/memory.stat"), "active_anon 8388608\ninactive_anon 0\n");
+    s.observe();
+    assert_eq!(host.says("memory.max"), (9 << 20).to_string());
+    s.reset().unwrap();
+}
+
 /// A plan of cores and ways says nothing about memory: limits that another plan set stay, through a restart too, until a plan lifts them.
 #[test]
 fn a_memory_limit_survives_a_plan_of_cores_and_ways() {
