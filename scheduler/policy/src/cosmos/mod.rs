@@ -647,7 +647,7 @@ impl Policy for Cosmos {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 (self.at_rest, self.read, self.judged) = (false, 0, Gathered::default());
             }
-            if !self.cores_alone && self.withheld.any_memory() {
+            if !self.cores_alone && self.withheld.refused {
                 self.cores_alone = true;
                 self.reset(now_ms, (self.most_cores(), 0));
                 let why = "limits on memory are not taken: the search goes on with cores alone";

@@ -17,6 +17,9 @@ pub(crate) struct Withheld {
     since_ms: BTreeMap<(ServiceId, Resource), u64>,
     /// Not waited for any longer.
     passed: BTreeSet<(ServiceId, Resource)>,
+    /// Some service or job was to have a limit on its memory, and has none after that long. One that is in force but another is no refusal: pages do not
+    /// go below a floor.
+    pub refused: bool,
 }
 
 impl Withheld {
@@ -50,15 +53,11 @@ impl Withheld {
             let since_ms = *self.since_ms.entry(key.clone()).or_insert(now_ms);
             if now_ms - since_ms >= most_wait_ms.max(1) {
                 self.passed.insert(key.clone());
+                self.refused |= resource == Resource::Memory && s.allocation.mem_limit_bytes.is_none();
             }
             waits |= !self.passed.contains(&key);
         }
         waits
-    }
-
-    /// Whether some service or job has been without a limit on its memory that was asked for, for that long.
-    pub fn any_memory(&self) -> bool {
-        self.passed.iter().any(|(_, resource)| *resource == Resource::Memory)
     }
 
     pub fn clear(&mut self) {

@@ -333,6 +333,15 @@ fn a_refused_limit_does_not_end_the_search() {
         let named = |p: &Plan| p.changes.values().any(|c| c.names(Resource::Memory));
         assert!(refused == Resource::Zswap || !plans.iter().any(named), "{refused:?}");
     }
+    // A limit that stays where it was, above what is wanted, is judged as it is.
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 3);
+    assert!(w.state().1.is_finite());
+    w.refused = vec![Resource::Memory];
+    w.lc_gb = 36.0;
+    w.run(&mut policy, 400);
+    assert!(!policy.cores_alone && policy.phase == Phase::Idle, "{:?}", policy.phase);
     // A silent service's limits are put off by the guard: that is no refusal.
     let mut w = World::new();
     let mut policy = w.cosmos();

@@ -796,7 +796,7 @@ impl Policy for PerService {
             self.arrive(now_ms, seen, &mut plan);
         } else if self.divides() {
             self.gather(now_ms, seen);
-            self.cores_alone |= self.withheld.any_memory();
+            self.cores_alone |= self.withheld.refused;
             // A step later than asked for is a period longer.
             if now_ms + self.pace.interval_ms() / 2 >= self.next_ms {
                 self.next_ms = now_ms + self.set.step.period_ms;
