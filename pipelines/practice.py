@@ -9,7 +9,6 @@ The paper trains C on line on one server. Here many virtual servers run side by 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from pipelines.errors import BadInput
 from pipelines.fits import fit, fit_ddpg, fitted, holdout
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Batches
+from pipelines.inputs import Unreadable, parse_json
 
 F32 = NDArray[np.float32]
 
@@ -66,12 +66,12 @@ def read(path: Path, inputs: Sequence[Bound], bundle: str) -> Experience:
     """
     try:
         with safe_open(path, "numpy") as file:
-            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            about = parse_json((file.metadata() or {}).get("about", "{}"))
             parts = [
                 np.concatenate([file.get_tensor(f"{of}.{name}") for of in ("pool", "held")])
                 for name in ("states", "actions", "rewards", "next_states")
             ]
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, Unreadable, ValueError) as error:
         raise BadInput(f"{path}: is no experience ({error}); {_REMEDY}") from None
     wanted = {"format": FORMAT, "version": VERSION, "kind": KIND, "bundle": bundle, "inputs": [b.name for b in inputs]}
     for field, value in wanted.items():

@@ -328,7 +328,10 @@ def test_a_folder_reaches_its_stage_as_it_is(folder: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("train: {a: {epoch: 3}}", 'train.a.epoch: is not a known key. Did you mean "epochs"? Known: batch, begun_lr, '),
+        (
+            "train: {a: {epoch: 3}}",
+            'train.a.epoch: is not a known key. Did you mean "epochs"? Known: at_least, batch, begun_lr, ',
+        ),
         ("tran: {}", 'tran: is not a known key. Did you mean "train"? Known: compare, '),
         ("gate: {a: [{metrc: x, at_least: 1}]}", 'gate.a.0.metrc: is not a known key. Did you mean "metric"? Known: at_least, '),
         ("datasets: {toy: {foldr: d}}", 'datasets.toy.foldr: is not a known key. Did you mean "folder"? Known: folder'),
