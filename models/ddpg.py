@@ -75,6 +75,10 @@ class Critic(nn.Module):
     def forward(self, state: Tensor, action: Tensor) -> Tensor:  # (batch, n_state), (batch, 7)
         return self.net(torch.cat([state, action], dim=-1)).squeeze(-1)  # (batch,)
 
+    def last_bias(self) -> nn.Parameter:
+        """What every Q-value has in it."""
+        return dict(self.named_parameters())["net.layers.3.bias"]
+
 
 class Ddpg(nn.Module):
     """The four networks and one training step."""
@@ -116,18 +120,13 @@ class Ddpg(nn.Module):
     def start_critic_at(self, q_value: float) -> None:
         """Set the last bias of the critic and its target, so that Q-values start around there."""
         for critic in (self.critic, self.critic_target):
-            for name, parameter in critic.named_parameters():
-                if name == "net.layers.3.bias":
-                    parameter.fill_(q_value)
+            critic.last_bias().fill_(q_value)
 
     @torch.no_grad()
     def move_critic_to(self, q_value: float, state: Tensor, action: Tensor) -> None:
         """Shift the critic and its target, so that their mean Q-values of these states and actions are this."""
         for critic in (self.critic, self.critic_target):
-            shift = q_value - critic(state, action).mean()
-            for name, parameter in critic.named_parameters():
-                if name == "net.layers.3.bias":
-                    parameter.add_(shift)
+            critic.last_bias().add_(q_value - critic(state, action).mean())
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -643,7 +643,7 @@ impl Policy for Cosmos {
             (self.period_ms, self.next_ms) = (now_ms, now_ms + self.set.step.period_ms);
         } else if self.groups.divides() {
             self.period.add(seen);
-            if self.withheld.wait(now_ms, &self.wanted, seen, self.set.judge.most_wait_ms) {
+            if !self.withheld.wait(now_ms, &self.wanted, seen, self.set.judge.most_wait_ms).is_empty() {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 (self.at_rest, self.read, self.judged) = (false, 0, Gathered::default());
             }

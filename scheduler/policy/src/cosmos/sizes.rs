@@ -23,22 +23,28 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
-    /// Whether anything that is wanted is still on its way, of any service. While a latency is unknown nothing is refused: the guard puts off what takes
-    /// from a silent service.
-    pub fn wait(&mut self, now_ms: u64, wanted: &BTreeMap<ServiceId, Change>, seen: &Observation, most_wait_ms: u64) -> bool {
-        if seen.lc().any(ServiceView::latency_unknown) {
+    /// Services and jobs of which something that is wanted is still on its way. While a latency is unknown nothing is refused: the guard puts off what
+    /// takes from a silent service.
+    pub fn wait(
+        &mut self,
+        now_ms: u64,
+        wanted: &BTreeMap<ServiceId, Change>,
+        seen: &Observation,
+        most_wait_ms: u64,
+    ) -> BTreeSet<ServiceId> {
+        let unknown = seen.lc().any(ServiceView::latency_unknown);
+        if unknown {
             self.clear();
-            return seen.services.iter().any(|s| wanted.get(&s.id).is_some_and(|c| c.alters(&s.allocation)));
         }
-        let mut waits = false;
-        for s in &seen.services {
-            waits |= wanted.get(&s.id).is_some_and(|c| self.waits(now_ms, c, s, most_wait_ms));
-        }
-        waits
+        let mut waits = |s: &ServiceView| {
+            let wanted = wanted.get(&s.id)?;
+            Some(if unknown { wanted.alters(&s.allocation) } else { self.waits(now_ms, wanted, s, most_wait_ms) })
+        };
+        seen.services.iter().filter(|s| waits(s) == Some(true)).map(|s| s.id.clone()).collect()
     }
 
-    /// The same of one service. A limit is waited for so long; cores always.
-    pub fn waits(&mut self, now_ms: u64, wanted: &Change, s: &ServiceView, most_wait_ms: u64) -> bool {
+    /// Whether it is so of one. A limit is waited for so long; cores always.
+    fn waits(&mut self, now_ms: u64, wanted: &Change, s: &ServiceView, most_wait_ms: u64) -> bool {
         let cpu = Change { mem_limit: None, zswap_max: None, ..wanted.clone() };
         let memory = Change { mem_limit: wanted.mem_limit, ..Change::default() };
         let pool = Change { zswap_max: wanted.zswap_max, ..Change::default() };

@@ -298,24 +298,14 @@ impl PerService {
     // Readings.
 
     fn gather(&mut self, now_ms: u64, seen: &Observation) {
-        let most_wait_ms = self.set.judge.most_wait_ms;
-        let unknown = seen.lc().any(ServiceView::latency_unknown);
-        if unknown {
-            self.withheld.clear();
-        }
-        for s in seen.services.iter().filter(|s| !s.is_lc() && !unknown) {
-            if let Some(wanted) = self.wanted.get(&s.id) {
-                self.withheld.waits(now_ms, wanted, s, most_wait_ms);
-            }
-        }
+        let waiting = self.withheld.wait(now_ms, &self.wanted, seen, self.set.judge.most_wait_ms);
         for s in seen.lc() {
             let Some(of) = self.of.get_mut(&s.id) else { continue };
             of.period.add_requests(s);
             if let Some(busy) = s.features.cpu_usage_cores {
                 of.busy = (of.busy.0 + busy, of.busy.1 + 1.0);
             }
-            let waits = |c: &Change| if unknown { c.alters(&s.allocation) } else { self.withheld.waits(now_ms, c, s, most_wait_ms) };
-            if self.wanted.get(&s.id).is_some_and(waits) {
+            if waiting.contains(&s.id) {
                 // Put off by the guard, or not taken by the kernel yet: what is read is not of this state.
                 of.forget_reading(now_ms);
                 self.at_rest = false;
