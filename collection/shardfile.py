@@ -20,7 +20,7 @@ MEMORY: dict[str, pl.DataType] = {
     **{
         f"memory_{name}": pl.Float64()
         for name in (
-            *("in_use_bytes", "pool_bytes", "stored_bytes", "swapped_bytes"),
+            *("in_use_bytes", "pool_bytes", "stored_bytes", "swapped_bytes", "working_set_bytes"),
             *("pool_swap_ins_per_s", "disk_swap_ins_per_s", "refaults_per_s", "stall_frac"),
             *("footprint_bytes", "compression_ratio"),
         )

@@ -2,7 +2,7 @@
 //!
 //! Map: [`catalogue`] what can be run · [`engine`] the container engine's command line · [`discover`] platform of this host ·
 //! [`cgroup`] CPUs, quota and memory (v1 and v2), of systemd units by [`unit`] · [`psi`] stalls · [`memory`] taking memory back, down to a
-//! [`floor`] · [`memory_use`] what is in use, compressed and faulted in ·
+//! [`floor`] · [`memory_use`] what is in use, compressed and faulted in · [`working_set`] what of it is touched ·
 //! [`resctrl`] ways and bandwidth · [`procfs`], [`perf`] and [`gauge`] features · [`feed`] latency intake · [`files`] the one way to kernel
 //! files · [`actuator`] the same by a process that alone has the rights · [`journal`] what was changed, so that it can be given
 //! back · [`running`] programs in the kernel that tell what runs · [`safe`] what is left in force when the daemon has gone · [`local`] the server itself · [`bench`] cases of a
@@ -45,6 +45,7 @@ pub mod target;
 #[cfg(test)]
 mod testing;
 pub mod unit;
+pub mod working_set;
 
 pub use bench::{BenchCase, BenchHow, BenchMemory, BenchNeighbour, BenchResult, BenchSample, BenchService, LocalBench, Sampling};
 pub use catalogue::{Catalogue, Entry};

@@ -64,6 +64,7 @@ impl MemoryReading {
             pool_bytes: self.pool_bytes,
             stored_bytes: self.stored_bytes,
             swapped_bytes: self.swapped_bytes,
+            working_set_bytes: None,
             pool_swap_ins_per_s: per_s(|r| r.pool_ins),
             disk_swap_ins_per_s: per_s(|r| r.disk_ins),
             refaults_per_s: per_s(|r| r.refaults),

@@ -28,6 +28,10 @@ pub struct MemoryView {
     /// less `swapcached` of `memory.stat`, before Linux 5.12 without that).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swapped_bytes: Option<u64>,
+    /// Bytes that were touched within the last while, which a host looks at every few minutes (DAMON, generations of the LRU, `clear_refs`, or at most
+    /// so much by refaults).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_set_bytes: Option<u64>,
     /// Pages that came back from the pool, 1/s (`memory.stat`: `zswpin`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_swap_ins_per_s: Option<f64>,
@@ -53,7 +57,7 @@ pub struct Reading {
 }
 
 /// In the order of the fields.
-pub static READINGS: [Reading; 8] = [
+pub static READINGS: [Reading; 9] = [
     Reading {
         key: "in_use_bytes",
         words: "memory that counts towards the limit, compressed copies included",
@@ -65,6 +69,11 @@ pub static READINGS: [Reading; 8] = [
         key: "swapped_bytes",
         words: "what was taken and has not come back, uncompressed, in zswap or on the swap device",
         of: |m| m.swapped_bytes.map(|b| b as f64),
+    },
+    Reading {
+        key: "working_set_bytes",
+        words: "what was touched within the last while, wherever it is",
+        of: |m| m.working_set_bytes.map(|b| b as f64),
     },
     Reading { key: "pool_swap_ins_per_s", words: "pages that came back from zswap, per second", of: |m| m.pool_swap_ins_per_s },
     Reading { key: "disk_swap_ins_per_s", words: "pages that came back from the swap device, per second", of: |m| m.disk_swap_ins_per_s },
@@ -121,6 +130,7 @@ mod tests {
             pool_bytes: Some(2),
             stored_bytes: Some(3),
             swapped_bytes: Some(4),
+            working_set_bytes: Some(9),
             pool_swap_ins_per_s: Some(5.0),
             disk_swap_ins_per_s: Some(6.0),
             refaults_per_s: Some(7.0),

@@ -35,12 +35,13 @@ impl MemoryView {
             pool_bytes,
             stored_bytes,
             swapped_bytes,
+            working_set_bytes,
             pool_swap_ins_per_s,
             disk_swap_ins_per_s,
             refaults_per_s,
             stall_frac,
         } = self;
-        for bytes in [in_use_bytes, pool_bytes, stored_bytes, swapped_bytes].into_iter().flatten() {
+        for bytes in [in_use_bytes, pool_bytes, stored_bytes, swapped_bytes, working_set_bytes].into_iter().flatten() {
             ensure(*bytes <= MOST_BYTES, "services.memory", || format!("{bytes} bytes"))?;
         }
         for rate in [pool_swap_ins_per_s, disk_swap_ins_per_s, refaults_per_s].into_iter().flatten() {
@@ -228,5 +229,6 @@ mod tests {
         assert_eq!(says(MemoryView { pool_swap_ins_per_s: Some(f64::NAN), ..none }), Some("services.memory"));
         assert_eq!(says(MemoryView { in_use_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
         assert_eq!(says(MemoryView { swapped_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
+        assert_eq!(says(MemoryView { working_set_bytes: Some(u64::MAX), ..none }), Some("services.memory"));
     }
 }

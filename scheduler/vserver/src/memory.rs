@@ -28,23 +28,26 @@ pub struct MemoryUse {
     pub in_use_mb: f64,
     /// None where a limit takes memory of a profile that does not say how it pages.
     pub paged: Option<Paged>,
+    /// What is touched, MB; None where the profile does not say.
+    pub working_set_mb: Option<f64>,
 }
 
 /// Of a tenant that would have `footprint_mb` resident, at speeds `r` (or their averages over a tick).
 pub(crate) fn memory_use(p: &PlatformProfile, t: &Tenant, r: &Speed, footprint_mb: f64) -> MemoryUse {
     let limit_gb = t.mem_gb.unwrap_or(f64::INFINITY);
     let in_use_mb = footprint_mb.min(limit_gb * 1024.0);
+    let working_set_mb = t.profile.paging.as_ref().map(|m| m.ws_gb * 1024.0);
     match &t.profile.paging {
         Some(m) if limit_gb < m.ws_gb => {
             let (resident_gb, pool_gb) = m.split(limit_gb, t.cms_gb);
             let stored_mb = m.compress_ratio * pool_gb * 1024.0;
             let swapped_mb = (m.ws_gb - resident_gb) * 1024.0;
             let paged = Paged { pool_mb: pool_gb * 1024.0, stored_mb, swapped_mb, ..rates(p, t, r, m) };
-            MemoryUse { in_use_mb: (resident_gb + pool_gb) * 1024.0, paged: Some(paged) }
+            MemoryUse { in_use_mb: (resident_gb + pool_gb) * 1024.0, paged: Some(paged), working_set_mb }
         }
         // Nothing that is touched is taken. It is the same set as under a lower limit, whatever the profile's resident size is.
-        Some(m) => MemoryUse { in_use_mb: m.ws_gb * 1024.0, paged: Some(Paged::default()) },
-        None => MemoryUse { in_use_mb, paged: (in_use_mb >= footprint_mb).then(Paged::default) },
+        Some(m) => MemoryUse { in_use_mb: m.ws_gb * 1024.0, paged: Some(Paged::default()), working_set_mb },
+        None => MemoryUse { in_use_mb, paged: (in_use_mb >= footprint_mb).then(Paged::default), working_set_mb },
     }
 }
 

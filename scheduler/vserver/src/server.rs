@@ -503,6 +503,8 @@ pub fn memory_view(m: &MemoryUse) -> MemoryView {
         pool_bytes: m.paged.map(|x| bytes(x.pool_mb)),
         stored_bytes: m.paged.map(|x| bytes(x.stored_mb)),
         swapped_bytes: m.paged.map(|x| bytes(x.swapped_mb)),
+        // Of a profile that pages, every page is touched now and then.
+        working_set_bytes: m.working_set_mb.map(bytes),
         pool_swap_ins_per_s: m.paged.map(|x| x.pool_ins_per_s),
         disk_swap_ins_per_s: m.paged.map(|x| x.disk_ins_per_s),
         refaults_per_s: m.paged.map(|x| x.pool_ins_per_s + x.disk_ins_per_s),

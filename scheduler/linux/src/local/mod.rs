@@ -51,6 +51,7 @@ use crate::engine::{fnv1a, Container, Engine, RunSpec};
 use crate::feed::{self, Feed};
 use crate::journal::{Journal, Touched};
 use crate::memory_use::MemoryReading;
+use crate::working_set::{self, WorkingSets};
 use crate::own::{cause_and_remedy, Author, Folder};
 use crate::perf::{self, Counters, Counts};
 use crate::procfs::{listens, Frequencies, Process};
@@ -117,6 +118,8 @@ pub struct LocalConfig {
     pub in_a_loop: bool,
     /// How often memory and frequencies are read and values that somebody else may have changed are compared; 0 = at each look.
     pub look_every: Duration,
+    /// How often working sets are looked at; None: not at all.
+    pub working_set: Option<working_set::Pace>,
 }
 
 impl LocalConfig {
@@ -134,6 +137,7 @@ impl LocalConfig {
             mem_bw_mbps: None,
             in_a_loop: false,
             look_every: Duration::from_secs(1),
+            working_set: None,
         }
     }
 }
@@ -314,6 +318,7 @@ pub struct LocalServer {
     /// Since when some of them could not be.
     unsettled_since: Option<Instant>,
     keeper: Keeper,
+    working_sets: Option<WorkingSets>,
     /// What services lend to one another between two plans.
     loans: SharedLoans,
     /// Services of a lease, lenders and borrowers.
@@ -500,6 +505,11 @@ impl LocalServer {
         if let Some(why) = &no_pmu {
             tracing::info!("features without hardware counters (feature set no-pmu): {why}");
         }
+        let working_sets = config.working_set.map(|pace| WorkingSets::start(config.root.clone(), pace)).transpose();
+        let working_sets = working_sets.unwrap_or_else(|e| {
+            tracing::warn!("no working set is looked at: {e}");
+            None
+        });
         Ok(LocalServer {
             resctrl,
             offer,
@@ -518,6 +528,7 @@ impl LocalServer {
             config,
             platform,
             mounts,
+            working_sets,
             engine: None,
             catalogue,
             services: BTreeMap::new(),

@@ -10,10 +10,11 @@ use crate::procfs::{self, Frequencies};
 use crate::psi::Resource;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
+use crate::working_set::{Outcome, Watched};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use surefoot_server::features::BYTES_PER_MB_S;
-use surefoot_server::{Allocation, CpuSet, Features};
+use surefoot_server::{Allocation, CpuSet, Features, Kind, ServiceId};
 
 /// CPUs go and come one after another (SMT switched off).
 pub(super) const STEADY_LOOKS: u32 = 3;
@@ -45,6 +46,7 @@ impl LocalServer {
     /// rates of memory are to count it.
     pub(super) fn look_around(&mut self, at: Instant) {
         let every = self.config.look_every;
+        let mut looked = false;
         let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= every);
         if due(self.frequencies.0) {
             self.frequencies = (Some(Instant::now()), Frequencies::read(&self.config.root, &self.online));
@@ -62,7 +64,7 @@ impl LocalServer {
                 },
             );
         }
-        for s in self.services.values_mut().filter(|s| due(s.looked)) {
+        for (id, s) in self.services.iter_mut().filter(|(_, s)| due(s.looked)) {
             s.looked = Some(Instant::now());
             if let Control::Watched(Some(g)) = &s.control {
                 s.allocation = confined(&self.platform, g.effective_cpus(), g.get(Knob::Quota));
@@ -77,8 +79,24 @@ impl LocalServer {
             let stalled_us = s.pressure.get(&Resource::Memory).map(|p| p.some.total_us);
             let now = s.cgroup.as_ref().map(|g| MemoryReading::of(g, stalled_us, at));
             s.memory = now.map(|n| n.view(s.memory_read.as_ref())).unwrap_or_default();
+            let seen = self.working_sets.as_ref().and_then(|w| w.of(id));
+            s.memory.working_set_bytes = seen.and_then(Result::ok).map(|m| m.bytes);
             s.memory_read = now;
+            looked = true;
         }
+        if let Some(w) = self.working_sets.as_ref().filter(|_| looked) {
+            let watched = |(id, s): (&ServiceId, &super::Service)| {
+                let group = s.cgroup.clone()?;
+                let name = self.mounts.name_of(&group);
+                Some((id.clone(), Watched { group, name, is_lc: matches!(s.kind, Kind::Lc { .. }) }))
+            };
+            w.watch(self.services.iter().filter_map(watched).collect());
+        }
+    }
+
+    /// The working set of a service as it was last found, or why it is unknown; None where none is looked at, or not yet.
+    pub fn working_set(&self, id: &str) -> Option<Outcome> {
+        self.working_sets.as_ref()?.of(id)
     }
 
     /// CPUs that were on line at the start and those that are now, once another set has stood for some looks: this server goes by

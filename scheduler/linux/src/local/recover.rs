@@ -26,6 +26,7 @@ use crate::resctrl::classes::Layout;
 use crate::root::Root;
 use crate::safe::{self, Op, SafeLayout};
 use crate::unit;
+use crate::working_set;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -541,6 +542,9 @@ impl LocalServer {
         let mut report = ResetReport::default();
         // Former values are older than anything that is left to undo.
         self.unsettled.clear();
+        if self.working_sets.is_none() {
+            working_set::damon::end_left(&self.config.root);
+        }
         // What another user's folder is called ends nobody's processes.
         let bounded = self.config.allow.is_some() || !self.config.root.is_host();
         let commands = if bounded { Ok(vec![]) } else { self.end_left_commands() };

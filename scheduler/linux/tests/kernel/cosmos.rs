@@ -169,6 +169,17 @@ fn helper() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
+/// Why pages of a group went: its own limit, or a host or node that was short of memory.
+fn host_says(g: &Group) -> String {
+    let vmstat = crate::support::read("/proc/vmstat");
+    let count = |key: &str| vmstat.lines().find_map(|l| l.strip_prefix(key)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let free = |node: u32| crate::support::read(format!("/sys/devices/system/node/node{node}/meminfo")).lines().nth(1).map(String::from);
+    let swapped = mib(g.number("memory.swap.current"));
+    let hits = g.keyed("memory.events", "max ");
+    let pages = (count("pgsteal_kswapd "), count("pgsteal_direct "), count("pgsteal_anon "));
+    format!("job: {swapped} MiB out, at its limit {hits} times; pages taken by kswapd, directly, anonymous: {pages:?}; {:?}", (free(0), free(1)))
+}
+
 fn mib(bytes: u64) -> u64 {
     bytes / MIB
 }
@@ -205,6 +216,7 @@ fn cosmos_finds_ratio_floor_and_working_set() {
         mib(pages.footprint_bytes()), mib(bed.service.0.number("memory.current")), mib(memory), mib(pages.pool_bytes), mib(pool),
         mib(floor::floor_bytes(&pages, &offer)), mib(least), mib(w(&bed.batch.0)), mib(bed.batch.0.number("memory.current")), mib(TOTAL - memory), bed.ops()
     );
+    println!("{}", host_says(&bed.batch.0));
     assert!((1.75..2.05).contains(&ratio), "{ratio}");
     assert!(least <= memory, "R1");
     assert!((200 * MIB..260 * MIB).contains(&least), "{least}");

@@ -11,3 +11,4 @@ mod lend;
 mod scx;
 mod server;
 mod support;
+mod working_set;

@@ -267,6 +267,14 @@ fn helper() {
                 }
             }
         }
+        // So many bytes, of which the first so many are touched all the time.
+        "hot" => {
+            let (mut pages, hot) = (vec![7u8; n as usize], words[2].parse::<usize>().unwrap());
+            std::thread::spawn(move || loop {
+                pages[..hot].iter_mut().step_by(4096).for_each(|b| *b = std::hint::black_box(b.wrapping_add(1)));
+                std::thread::sleep(Duration::from_millis(50));
+            });
+        }
         "serve" => serve(n, words[2], words[3]),
         "touch" => touch(n, words[2].parse().unwrap(), words[3].into()),
         other => panic!("no role {other}"),

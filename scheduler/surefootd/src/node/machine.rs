@@ -17,7 +17,7 @@ use surefoot_linux::actuator::{Allow, RemoteFiles};
 use surefoot_linux::catalogue::EntryKind;
 use surefoot_linux::feed::Trusted;
 use surefoot_linux::files::SharedFiles;
-use surefoot_linux::{Catalogue, Found, LaunchSpec, LocalConfig, LocalServer, Root};
+use surefoot_linux::{working_set, Catalogue, Found, LaunchSpec, LocalConfig, LocalServer, Root};
 use surefoot_server::{Kind, Observation, Server, ServerError, Tick};
 use surefoot_vserver::VirtualServer;
 
@@ -196,6 +196,7 @@ pub fn local_server<T>(
         resctrl: config.resctrl.clone(),
         mem_bw_mbps: config.mem_bw_mbps,
         in_a_loop: true,
+        working_set: (config.working_set && purpose == Purpose::Control).then(working_set::Pace::default),
         ..LocalConfig::new(&state)
     };
     let found = LocalServer::look(&local).map_err(server_error)?;

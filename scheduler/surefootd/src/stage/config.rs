@@ -54,6 +54,8 @@ pub struct NodeConfig {
     pub partitions: bool,
     /// Cores of leases move by owner where the kernel has sched_ext.
     pub sched_ext: bool,
+    /// Working sets are looked at.
+    pub working_set: bool,
     /// Mount point of resctrl, also of a stand-in; None = the kernel's.
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s; None = unknown.
@@ -193,6 +195,7 @@ struct Raw {
     metrics_port: Option<Spanned<i64>>,
     partitions: Option<bool>,
     sched_ext: Option<bool>,
+    working_set: Option<bool>,
     journal: Option<PathBuf>,
     journal_mb: Option<Spanned<i64>>,
     interval_ms: Option<Spanned<i64>>,
@@ -537,6 +540,7 @@ impl NodeConfig {
             cpus: None,
             partitions: false,
             sched_ext: false,
+            working_set: true,
             resctrl: None,
             mem_bw_mbps: None,
             metrics_port: Some(METRICS_PORT),
@@ -645,6 +649,7 @@ impl NodeConfig {
             cpus,
             partitions: raw.partitions.unwrap_or(false),
             sched_ext: raw.sched_ext.unwrap_or(false),
+            working_set: raw.working_set.unwrap_or(true),
             resctrl: raw.resctrl.map(here),
             mem_bw_mbps,
             metrics_port: (port > 0).then_some(port),
