@@ -562,6 +562,11 @@ impl Cgroup {
         self.read(self.memory.as_ref().filter(|_| self.version == Version::V2)?.join("memory.stat"))
     }
 
+    /// On which memory nodes its pages are, in lines of "key N0=bytes N1=bytes"; v2 only.
+    pub fn numa_stat(&self) -> Option<String> {
+        self.read(self.memory.as_ref().filter(|_| self.version == Version::V2)?.join("memory.numa_stat"))
+    }
+
     /// How long its tasks stalled for lack of a resource; None on v1 and where the kernel does not count it.
     pub fn pressure(&self, of: Resource) -> Option<Pressure> {
         let file = self.cpu.join(format!("{}.pressure", of.name()));

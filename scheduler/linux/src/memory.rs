@@ -11,7 +11,7 @@ use crate::cgroup::{Cgroup, Knob};
 use crate::child::pin;
 use crate::floor;
 use crate::memory_use::MemoryReading;
-use crate::procfs::may_run_on;
+use crate::procfs::{may_run_on, page_bytes};
 use crate::psi::Resource;
 use crate::root::Root;
 use std::io;
@@ -27,7 +27,6 @@ pub const MOST_STEP_BYTES: u64 = 64 << 20;
 /// A step is worth it where it frees this part of what it takes: taking N bytes at a compression ratio r frees N (1 - 1/r), and below 8/7 there
 /// is nothing to be gained. Half of N would be too much to ask: at 1.9, the mean of the COSMOS paper's programs, 0.47 N are freed.
 const WORTH: u64 = 8;
-const PAGE_BYTES: f64 = 4096.0;
 
 /// What a step is done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +80,7 @@ pub fn step(in_use_bytes: u64, goal_bytes: u64, pace: &Pace) -> u64 {
 /// Whether what is seen of a group since the last look says that it wants back what is taken from it, at `took_per_s` bytes.
 pub fn holds_back(seen: &MemoryView, took_per_s: f64, pace: &Pace) -> bool {
     let stalls = seen.stall_frac.is_some_and(|frac| frac > pace.stall_frac);
-    let back = seen.pool_swap_ins_per_s.is_some_and(|pages| pages * PAGE_BYTES > pace.back_frac * took_per_s);
+    let back = seen.pool_swap_ins_per_s.is_some_and(|pages| pages * page_bytes() as f64 > pace.back_frac * took_per_s);
     // Before the first step nothing of ours comes back.
     stalls || (back && took_per_s > 0.0)
 }

@@ -9,10 +9,15 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use surefoot_server::features::{core_freq_mhz, Frequency};
 use surefoot_server::{CpuSet, Waits};
 
+/// A page of this host, bytes.
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf only reads a constant.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64
+}
+
 /// A page of this host, MB (2^20 bytes).
 pub fn page_mb() -> f64 {
-    // SAFETY: sysconf only reads a constant.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as f64 / f64::from(1 << 20)
+    page_bytes() as f64 / f64::from(1 << 20)
 }
 
 /// Virtual and resident memory of some processes, MB (2^20 bytes); None where none of them is left.

@@ -21,6 +21,7 @@ use super::LocalServer;
 use crate::cgroup::{quota_value, Cgroup, Knob, Version};
 use crate::floor;
 use crate::memory::{Lowering, Pace};
+use crate::procfs;
 use crate::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -220,13 +221,39 @@ fn raise(wanted: u64, raised: Option<u64>, floor: Option<u64>) -> Option<u64> {
     Some(stands.unwrap_or(floor))
 }
 
-/// Bytes that these nodes have free or can drop from their page cache at once.
+/// Bytes that these nodes have free or can drop from their page cache at once, before the kernel takes pages of others.
 fn room_bytes(root: &Root, nodes: &CpuSet) -> u64 {
-    let of = |text: String| {
+    let zones = root.read("/proc/zoneinfo").unwrap_or_default();
+    let of = |n: u32| {
+        let text = root.read(format!("/sys/devices/system/node/node{n}/meminfo"))?;
         let kb = |key: &str| text.lines().find_map(|l| l.split_once(key)?.1.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        kb(" MemFree:").unwrap_or(0) + kb(" Inactive(file):").unwrap_or(0)
+        let free = (kb(" MemFree:").unwrap_or(0) + kb(" Inactive(file):").unwrap_or(0)) * 1024;
+        Some(free.saturating_sub(kept_free_bytes(&zones, n)))
     };
-    nodes.iter().filter_map(|n| root.read(format!("/sys/devices/system/node/node{n}/meminfo"))).map(of).sum::<u64>() * 1024
+    nodes.iter().filter_map(of).sum()
+}
+
+/// Bytes of a node that the kernel keeps free: below the high marks of its zones it takes pages back. Tens of MiB, where there are huge pages.
+fn kept_free_bytes(zoneinfo: &str, node: u32) -> u64 {
+    let (mut here, mut pages) = (false, 0);
+    for line in zoneinfo.lines() {
+        if let Some((n, _)) = line.strip_prefix("Node ").and_then(|l| l.split_once(',')) {
+            here = n.parse() == Ok(node);
+        }
+        // Lists of single CPUs have a "high:".
+        pages += line.trim().strip_prefix("high ").filter(|_| here).and_then(|p| p.trim().parse::<u64>().ok()).unwrap_or(0);
+    }
+    pages * procfs::page_bytes()
+}
+
+/// Bytes of a group that are on these nodes, by its `memory.numa_stat`.
+fn there_bytes(numa_stat: &str, nodes: &CpuSet) -> u64 {
+    let of = |word: &str| {
+        let (node, bytes) = word.strip_prefix('N')?.split_once('=')?;
+        node.parse().is_ok_and(|n| nodes.contains(n)).then(|| bytes.parse::<u64>().ok()).flatten()
+    };
+    let lines = numa_stat.lines().filter(|l| l.starts_with("anon ") || l.starts_with("file "));
+    lines.flat_map(str::split_whitespace).filter_map(of).sum()
 }
 
 impl LocalServer {
@@ -290,6 +317,8 @@ impl LocalServer {
 
     /// A plan is in force: its values are to stay, memory follows, and LC services with CPUs of their own become partitions.
     pub(super) fn keep(&mut self, new: &BTreeMap<ServiceId, Allocation>) {
+        // Nodes are promised to one service after another.
+        let mut promised: Vec<(CpuSet, u64)> = vec![];
         for (id, a) in new {
             let Some(s) = self.services.get(id) else { continue };
             let Control::Files(group) = &s.control else { continue };
@@ -305,7 +334,7 @@ impl LocalServer {
             if let Some(bytes) = s.allocation.zswap_max_bytes {
                 values.push((Knob::Zswap, bytes.to_string(), true));
             }
-            if let Some(nodes) = self.nodes_for(id, group, &a.cpus) {
+            if let Some(nodes) = self.nodes_for(id, group, a, &mut promised) {
                 values.push((Knob::Mems, nodes.to_string(), false));
             }
             let held = |knob: &Knob, value: &str| matches!(knob, Knob::Memory | Knob::Zswap) && self.keeper.holds(id, *knob, value);
@@ -315,14 +344,20 @@ impl LocalServer {
         self.tend();
     }
 
-    /// Memory nodes for a service on these CPUs; None where there is nothing to choose, or no room for what it has.
-    fn nodes_for(&self, id: &str, group: &Cgroup, cpus: &CpuSet) -> Option<CpuSet> {
-        let nodes = self.platform.numa_nodes(cpus);
+    /// Memory nodes for a service with these CPUs; None where there is nothing to choose, or no room for what it has and may come to have.
+    pub(super) fn nodes_for(&self, id: &str, group: &Cgroup, a: &Allocation, promised: &mut Vec<(CpuSet, u64)>) -> Option<CpuSet> {
+        let nodes = self.platform.numa_nodes(&a.cpus);
         let now = group.get(Knob::Mems)?;
         if nodes.is_empty() || Knob::Mems.same(&nodes.to_string(), &now) {
             return None;
         }
-        let (needs, room) = (group.memory_bytes().unwrap_or(0), room_bytes(&self.config.root, &nodes));
+        let in_use = group.memory_bytes().unwrap_or(0);
+        // What was taken of it under a lower limit comes back.
+        let grows_to = self.services.get(id)?.memory.footprint_bytes().unwrap_or(0).min(a.mem_limit_bytes.unwrap_or(u64::MAX));
+        let there = group.numa_stat().map_or(0, |t| there_bytes(&t, &nodes));
+        let needs = in_use.max(grows_to).saturating_sub(there);
+        let taken: u64 = promised.iter().filter(|(of, _)| !of.intersection(nodes).is_empty()).map(|(_, bytes)| bytes).sum();
+        let room = room_bytes(&self.config.root, &nodes).saturating_sub(taken);
         // A node that runs full swaps or kills: far memory is better than none.
         if needs > room {
             tracing::warn!("{id}: its {} MiB stay on their NUMA nodes: {} MiB are free on {nodes}", needs >> 20, room >> 20);
@@ -330,6 +365,7 @@ impl LocalServer {
             let anywhere = self.touched.get(id)?.saved.get(&Knob::Mems)?;
             return CpuSet::parse(anywhere).ok().filter(|n| !n.is_empty());
         }
+        promised.push((nodes, needs));
         Some(nodes)
     }
 

@@ -118,6 +118,41 @@ fn memory_follows_where_there_is_room() {
     assert_eq!(host.says("cpuset.mems"), "0-1");
 }
 
+/// Free memory that the kernel keeps free is no room, pages that are there already need none, and what was taken under a limit comes back.
+#[test]
+fn a_node_is_not_filled_to_its_marks() {
+    let host = Host::new();
+    let mut s = host.open(false);
+    let zones = |pages: u64| {
+        format!("Node 0, zone   DMA\n  pages free 9\n        high     {pages}\n  pagesets\n      high:  99999999\nNode 1, zone Normal\n        high 77\n")
+    };
+    let put = |path: &str, text: String| crate::root::tests::put(&host.root, path, &text);
+    let of = |s: &LocalServer| {
+        let group = Mounts::read(&host.root).named("/system.slice/redis.service").unwrap();
+        let a = Allocation { cpus: CpuSet::range(1, 3), ..Allocation::everything(s.platform()) };
+        let mut promised = vec![];
+        let mut is_0 = || s.nodes_for("redis", &group, &a, &mut promised).is_some_and(|n| n.to_string() == "0");
+        (is_0(), is_0())
+    };
+    s.apply(&plan(&s, "3-4")).unwrap();
+    assert_eq!(of(&s), (true, true));
+    let free_kb: u64 =
+        host.root.read("/sys/devices/system/node/node0/meminfo").unwrap().split_whitespace().nth(3).unwrap().parse().unwrap();
+    // The service has a MiB, and the kernel leaves one and a half: nothing for a second one.
+    put("/proc/zoneinfo", zones((free_kb - 1536) / 4));
+    assert_eq!(of(&s), (true, false));
+    put("/proc/zoneinfo", zones((free_kb - 512) / 4));
+    assert_eq!(of(&s), (false, false));
+    // Most of it is there.
+    put(&format!("{UNIT}/memory.numa_stat"), format!("anon N0={} N1=4096\nfile N0=0 N1=0\nkernel N0=9 N1=9\n", (1 << 20) - 4096));
+    assert_eq!(of(&s), (true, true));
+    // A MiB of it is out, and comes back.
+    put(&format!("{UNIT}/memory.stat"), "zswap 0\nzswapped 0\n".into());
+    put(&format!("{UNIT}/memory.swap.current"), "1048576\n".into());
+    s.observe();
+    assert_eq!(of(&s), (false, false));
+}
+
 /// A limit below what is in use is not a write of the plan: it is reached on the side, or not at all, and given back with the rest.
 #[test]
 fn a_limit_below_use_is_reached_on_the_side() {

@@ -4,7 +4,8 @@
 //! To begin one the kernel walks the page tables and clears what it sees, as it does before it reclaims; so reclaim knows better than before which
 //! pages are hot, and no worse. Memory that is read as files are, and not mapped, is in a generation by when it came.
 
-use super::{Look, Watched, PAGE_BYTES};
+use super::{Look, Watched};
+use crate::procfs::page_bytes;
 
 const FILE: &str = "/sys/kernel/debug/lru_gen";
 const ON: &str = "/sys/kernel/mm/lru_gen/enabled";
@@ -89,7 +90,7 @@ pub(super) fn measure(look: &Look, w: &Watched) -> Result<u64, String> {
     begin(&parse(&text()?, name))?;
     let since = |n: &Node| before.iter().find(|b| (b.group, b.node) == (n.group, n.node)).and_then(Node::youngest);
     let pages = |n: Node| n.pages.iter().filter(|(seq, _)| since(&n).is_none_or(|was| *seq > was)).map(|(_, pages)| pages).sum::<u64>();
-    Ok(parse(&text()?, name).into_iter().map(pages).sum::<u64>() * PAGE_BYTES)
+    Ok(parse(&text()?, name).into_iter().map(pages).sum::<u64>() * page_bytes())
 }
 
 /// Whether the switch says that there are two lists of pages only.
@@ -108,10 +109,7 @@ mod tests {
     fn generations_of_a_group_and_of_those_below() {
         let nodes = parse(TEXT, "/web");
         let said: Vec<_> = nodes.iter().map(|n| (n.group, n.node, n.youngest(), n.pages.clone())).collect();
-        assert_eq!(
-            said,
-            [(42, 0, Some(8), vec![(7, 1020), (8, 201)]), (42, 1, Some(3), vec![(3, 5)]), (43, 0, Some(1), vec![(1, 9)])]
-        );
+        assert_eq!(said, [(42, 0, Some(8), vec![(7, 1020), (8, 201)]), (42, 1, Some(3), vec![(3, 5)]), (43, 0, Some(1), vec![(1, 9)])]);
         assert!(parse(TEXT, "/other").is_empty() && parse("memcg x /web\n node 0\n 1 2 3 4\nnonsense", "/web").is_empty());
     }
 }

@@ -13,6 +13,7 @@ mod referenced;
 
 use crate::cgroup::Cgroup;
 use crate::memory_use::MemoryReading;
+use crate::procfs::page_bytes;
 use crate::root::Root;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +22,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const PAGE_BYTES: u64 = 4096;
 /// Refaults give a bound where so much of the footprint is out: before, nothing was asked of the service.
 const OUT_FRAC: f64 = 0.02;
 
@@ -145,7 +145,7 @@ fn bound(before: &MemoryReading, after: &MemoryReading) -> Option<u64> {
     let seen = after.view(None);
     let (footprint, out) = (seen.footprint_bytes()?, seen.swapped_bytes?);
     let resident = footprint.saturating_sub(out);
-    let back = after.refaults?.checked_sub(before.refaults?)?.saturating_mul(PAGE_BYTES);
+    let back = after.refaults?.checked_sub(before.refaults?)?.saturating_mul(page_bytes());
     (out as f64 >= OUT_FRAC * footprint as f64).then(|| resident.saturating_add(back).min(footprint))
 }
 

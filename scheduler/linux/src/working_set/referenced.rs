@@ -54,6 +54,9 @@ mod tests {
     #[test]
     fn a_line_is_found_by_its_whole_key() {
         let text = "55d0-7ffe ---p 00000000 00:00 0    [rollup]\nRss:  108000 kB\nReferenced:   25600 kB\nAnonymous: x kB\n";
-        assert_eq!([kb(text, "Referenced"), kb(text, "Rss"), kb(text, "Ref"), kb(text, "Anonymous")], [Some(25_600), Some(108_000), None, None]);
+        assert_eq!(
+            [kb(text, "Referenced"), kb(text, "Rss"), kb(text, "Ref"), kb(text, "Anonymous")],
+            [Some(25_600), Some(108_000), None, None]
+        );
     }
 }

@@ -102,12 +102,12 @@ fn generations_come_second() {
     put(&plain, LRU_GEN, "");
     put(&plain, SWITCH, "0x0007");
     let root = Root::with(dir.path(), Arc::new(Aging { inner: HostFiles, touched: 600, text: Mutex::new((12, 5000)) }));
-    assert_eq!(measure(&root), found(600 * PAGE_BYTES, Way::Generations));
+    assert_eq!(measure(&root), found(600 * page_bytes(), Way::Generations));
     // Another program's monitor is left alone.
     damon::tests::interface(&plain, &[]);
     put(&plain, "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1");
     put(&plain, "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/nr_contexts", "1");
-    assert_eq!(measure(&root), found(600 * PAGE_BYTES, Way::Generations));
+    assert_eq!(measure(&root), found(600 * page_bytes(), Way::Generations));
 }
 
 /// With two lists the bits may be cleared, for a small service; with generations they may not.

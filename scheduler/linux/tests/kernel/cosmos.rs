@@ -177,7 +177,10 @@ fn host_says(g: &Group) -> String {
     let swapped = mib(g.number("memory.swap.current"));
     let hits = g.keyed("memory.events", "max ");
     let pages = (count("pgsteal_kswapd "), count("pgsteal_direct "), count("pgsteal_anon "));
-    format!("job: {swapped} MiB out, at its limit {hits} times; pages taken by kswapd, directly, anonymous: {pages:?}; {:?}", (free(0), free(1)))
+    format!(
+        "job: {swapped} MiB out, at its limit {hits} times; pages taken by kswapd, directly, anonymous: {pages:?}; {:?}",
+        (free(0), free(1))
+    )
 }
 
 fn mib(bytes: u64) -> u64 {

@@ -70,8 +70,8 @@ impl Policy for Static {
             for s in &seen.services {
                 let mut because = Because::seen(s).expect(if s.is_lc() { HoldsIf::Qos { at_least: 1.0 } } else { HoldsIf::NotJudged });
                 because.say("cosmos.fixed", "core units of the LC services", f64::from(self.cores()), "");
-                because.say("cosmos.fixed", "M, their memory", self.set.memory_gb, "GB");
-                because.say("cosmos.fixed", "the pool within it", self.set.pool_gb, "GB");
+                because.say("cosmos.fixed", "M, their memory", self.set.memory_gb, "GiB");
+                because.say("cosmos.fixed", "the pool within it", self.set.pool_gb, "GiB");
                 because.bind("this policy changes nothing while no service comes or goes");
                 let why = "one state for good".into();
                 plan.actions.push(Action { service: s.id.clone(), kind: ActionKind::Place, why, because });

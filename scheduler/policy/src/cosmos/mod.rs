@@ -38,6 +38,7 @@ use crate::policy::ask_for;
 use crate::Policy;
 use groups::{limit, pool, shares, Gathered, Groups, Limits};
 use sizes::{Resident, Sizes, Withheld};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use surefoot_server::{
     Action, ActionKind, Because, Change, HoldsIf, Limit, Observation, Plan, Platform, Report, Resource, ServiceId, ServiceView,
@@ -142,6 +143,22 @@ pub struct Cosmos {
     /// Limits were asked for and never came into force: cores alone are searched until services or jobs come or go.
     cores_alone: bool,
     wanted: BTreeMap<ServiceId, Change>,
+}
+
+impl State {
+    /// What it is to the LC services after another one.
+    fn against(&self, before: &State) -> ActionKind {
+        let limits = |s: &State| s.limits.values().filter_map(|(limit, _)| limit.bytes()).sum::<u64>();
+        let has_less = match self.cores.cmp(&before.cores) {
+            Ordering::Equal => !before.limits.is_empty() && limits(self) < limits(before),
+            order => order == Ordering::Less,
+        };
+        if has_less {
+            ActionKind::Shrink
+        } else {
+            ActionKind::Grow
+        }
+    }
 }
 
 impl Cosmos {
@@ -314,7 +331,7 @@ impl Cosmos {
 
     /// A period has passed.
     fn look(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
-        self.sizes.measure(seen, &self.set.ratio);
+        self.sizes.measure(seen, &self.set);
         let rests = self.resident.rests(seen, &self.sizes, self.set.judge.rest);
         self.at_rest |= rests && now_ms - self.since_ms >= self.set.step.period_ms;
         let period = std::mem::take(&mut self.period);
@@ -347,11 +364,12 @@ impl Cosmos {
         }
         if let Some(next) = self.stale(now_ms) {
             // Pool and limits were computed by sizes that have turned out otherwise: the state is not judged by them.
-            let anew = self.anew + 1;
+            let (anew, kind) = (self.anew + 1, next.against(&self.current));
+            let holds_if = if kind == ActionKind::Grow { HoldsIf::P99Falls } else { HoldsIf::Qos { at_least: 1.0 } };
             self.enter(next, now_ms);
             self.anew = anew;
             let why = "footprint or ratio turned out otherwise: limits are computed anew";
-            self.act(seen, ActionKind::Grow, why, HoldsIf::P99Falls, "limits follow what is measured", plan);
+            self.act(seen, kind, why, holds_if, "limits follow what is measured", plan);
             return;
         }
         let weighs = self.weighs(now_ms);
@@ -518,12 +536,11 @@ impl Cosmos {
     fn keep(&mut self, now_ms: u64, why: &'static str, seen: &Observation, plan: &mut Plan) {
         self.phase = Phase::Idle;
         self.kept = self.sizes.clone();
-        let before = self.current.cores;
         let kept = match &self.best {
             Some((best, _)) => self.by_sizes_of_now(best).unwrap_or_else(|| best.clone()),
             None => State { cores: self.most_cores(), ..self.current.clone() },
         };
-        let kind = if kept.cores < before { ActionKind::Shrink } else { ActionKind::Grow };
+        let kind = kept.against(&self.current);
         let changes = kept != self.current;
         self.enter(kept, now_ms);
         if self.best.is_none() && !self.told {
@@ -540,7 +557,7 @@ impl Cosmos {
     fn act(&self, seen: &Observation, kind: ActionKind, why: &str, holds_if: HoldsIf, bound: &'static str, plan: &mut Plan) {
         let memory = self.current.memory.map_or("memory as the kernel divides it".into(), |m| {
             let pools: u64 = self.groups.lc.iter().filter_map(|id| self.current.limits.get(id)?.1.bytes()).sum();
-            format!("{:.1} GB, of which {:.1} may be compressed", m / GB, pools as f64 / GB)
+            format!("{:.1} GiB, of which {:.1} may be compressed", m / GB, pools as f64 / GB)
         });
         for s in &seen.services {
             let other = match kind {
@@ -553,7 +570,9 @@ impl Cosmos {
             let other = if other == ActionKind::Place && s.placed { ActionKind::Shrink } else { other };
             let (kind, holds_if) = if s.is_lc() { (kind, holds_if) } else { (other, HoldsIf::NotJudged) };
             let because = self.because(s, bound).expect(holds_if);
-            let why = format!("{why}; LC services: {} core units, {memory}", self.current.cores);
+            // While memory of a state is fetched it may still hold more cores than the state has.
+            let cores = self.meanwhile.unwrap_or(self.current.cores);
+            let why = format!("{why}; LC services: {cores} core units, {memory}");
             plan.actions.push(Action { service: s.id.clone(), kind, why, because });
         }
     }
@@ -561,11 +580,11 @@ impl Cosmos {
     fn because(&self, s: &ServiceView, bound: &'static str) -> Because {
         let mut because = Because::seen(s);
         let gb = |bytes: Option<f64>| bytes.map_or(f64::NAN, |b| b / GB);
-        because.say("cosmos", "w, the footprint", gb(self.sizes.footprint.get(&s.id).copied()), "GB");
+        because.say("cosmos", "w, the footprint", gb(self.sizes.footprint.get(&s.id).copied()), "GiB");
         because.say("cosmos", "gamma, the compression ratio", self.sizes.ratio.get(&s.id).copied().unwrap_or(f64::NAN), "");
         if let Some((limit, pool)) = self.current.limits.get(&s.id) {
-            because.say("cosmos", "M, its memory", gb(limit.bytes().map(|b| b as f64)), "GB");
-            because.say("cosmos", "the pool within it (Eq. 2)", gb(pool.bytes().map(|b| b as f64)), "GB");
+            because.say("cosmos", "M, its memory", gb(limit.bytes().map(|b| b as f64)), "GiB");
+            because.say("cosmos", "the pool within it (Eq. 2)", gb(pool.bytes().map(|b| b as f64)), "GiB");
         }
         because.say("cosmos", "throughput of the BE jobs in the best state so far", self.best.as_ref().map_or(0.0, |b| b.1), "1/s");
         because.say("cosmos", "states judged", f64::from(self.explored), "");

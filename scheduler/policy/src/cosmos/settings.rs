@@ -23,6 +23,13 @@ settings! {
         trusted: f64 = 0.01, 0..=1, "share", "of the footprint that the pool must be before its ratio is believed", CosmosOpen;
     }
 
+    /// What a job touches of its memory, where the server tells (paper: w_B).
+    touched: Touched {
+        margin: f64 = 0.05, 0..=1, "share", "of its working set that a job has besides, at most its footprint", CosmosOpen;
+        back: f64 = 0.05, 0..=1, "share", "of its footprint that may come back within half a minute; more, and the working set is doubted", CosmosOpen;
+        doubt_ms: u64 = 1_800_000, 1000..=86_400_000, "ms", "that no smaller working set is believed after that", CosmosOpen;
+    }
+
     /// How long a state is in force before it is judged, and by what.
     judge: Judge {
         settle_ms: u64 = 1000, 0..=60_000, "ms", "after a change nothing is read: queues and the last second's requests are of before", CosmosOpen;
@@ -57,7 +64,7 @@ settings! {
     /// The state of `cosmos-static`; the default is the paper's best at low load and over-commitment (Fig. 1).
     fixed: Fixed {
         cores: u32 = 4, 1..=1024, "cores", "of the LC services", Cosmos;
-        memory_gb: f64 = 37.3, 0.001..=100_000, "GB", "of the LC services", Cosmos;
-        pool_gb: f64 = 5.3, 0..=100_000, "GB", "of it that may hold compressed pages", Cosmos;
+        memory_gb: f64 = 37.3, 0.001..=100_000, "GiB", "of the LC services", Cosmos;
+        pool_gb: f64 = 5.3, 0..=100_000, "GiB", "of it that may hold compressed pages", Cosmos;
     }
 }

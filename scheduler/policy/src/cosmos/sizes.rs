@@ -2,10 +2,10 @@
 //! `cosmos-per-service`.
 
 use super::groups::{limit, pool};
-use super::settings::{Ratio, Readapt, Settings};
+use super::settings::{Ratio, Readapt, Settings, Touched};
 use super::GB;
 use std::collections::{BTreeMap, BTreeSet};
-use surefoot_server::{Because, Change, Limit, Observation, Resource, ServiceId, ServiceView};
+use surefoot_server::{Because, Change, Kind, Limit, Observation, Resource, ServiceId, ServiceView};
 
 /// A higher ratio counts as this, as where a kernel's floor is computed: of a pool of a few pages it says nothing of all others.
 const MOST_RATIO: f64 = 8.0;
@@ -74,18 +74,25 @@ impl Withheld {
 /// Footprints and ratios, by which limits are computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sizes {
-    /// Bytes.
+    /// Bytes; of a job those that it needs, where it is known what it touches.
     pub footprint: BTreeMap<ServiceId, f64>,
     pub ratio: BTreeMap<ServiceId, f64>,
+    /// Until when, and up to which bytes, what a job touches is not believed.
+    doubted: BTreeMap<ServiceId, (u64, f64)>,
 }
+
+/// Seconds in which `Touched::back` may come back.
+const BACK_S: f64 = 30.0;
+const PAGE_BYTES: f64 = 4096.0;
 
 impl Sizes {
     /// What is seen of sizes now. A ratio counts once the pool is worth measuring; until then it is the one before.
-    pub fn measure(&mut self, seen: &Observation, set: &Ratio) {
-        let Ratio { start, least, trusted } = *set;
+    pub fn measure(&mut self, seen: &Observation, set: &Settings) {
+        let Ratio { start, least, trusted } = set.ratio;
         for s in &seen.services {
             let Some(w) = s.memory.footprint_bytes().map(|b| b as f64).filter(|w| *w > 0.0) else { continue };
-            self.footprint.insert(s.id.clone(), w);
+            let needs = self.touched(seen.t_ms, s, w, &set.touched).unwrap_or(w);
+            self.footprint.insert(s.id.clone(), needs);
             let worth = s.memory.pool_bytes.is_some_and(|p| p as f64 >= trusted * w);
             let measured = s.memory.compression_ratio().filter(|g| worth && g.is_finite());
             let ratio = self.ratio.entry(s.id.clone()).or_insert(start);
@@ -93,8 +100,21 @@ impl Sizes {
         }
     }
 
+    /// What a job of footprint `w` touches, and a margin. Pages that it does not touch go to the device, and stay there. If many come back all the same,
+    /// it touches more than was seen, less often. Of an LC service every page counts: once in a pool, it takes room there as long as the service lives.
+    fn touched(&mut self, now_ms: u64, s: &ServiceView, w: f64, set: &Touched) -> Option<f64> {
+        let working_set = s.memory.working_set_bytes.filter(|_| s.kind == Kind::Be)? as f64;
+        if s.memory.refaults_per_s.is_some_and(|pages| pages * PAGE_BYTES * BACK_S > set.back * w) {
+            let (_, before) = self.doubted.get(&s.id).copied().unwrap_or_default();
+            self.doubted.insert(s.id.clone(), (now_ms + set.doubt_ms, working_set.max(before)));
+        }
+        let is_doubted = self.doubted.get(&s.id).is_some_and(|(until_ms, of)| now_ms < *until_ms && working_set <= of * (1.0 + set.margin));
+        (!is_doubted).then(|| (working_set * (1.0 + set.margin)).min(w))
+    }
+
     /// Those of services and jobs that are gone are forgotten.
     pub fn keep(&mut self, seen: &Observation) {
+        self.doubted.retain(|id, _| seen.get(id).is_some());
         for of in [&mut self.footprint, &mut self.ratio] {
             of.retain(|id, _| seen.get(id).is_some());
         }
@@ -126,10 +146,10 @@ impl Sizes {
     pub fn say(&self, because: &mut Because, by: &'static str, id: &str, (limit, pool): (Limit, Limit)) {
         let gb = |bytes: Option<f64>| bytes.map_or(f64::NAN, |b| b / GB);
         let of_limit = |l: Limit| gb(l.bytes().map(|b| b as f64));
-        because.say(by, "w, the footprint", gb(self.footprint.get(id).copied()), "GB");
+        because.say(by, "w, the footprint", gb(self.footprint.get(id).copied()), "GiB");
         because.say(by, "gamma, the compression ratio", self.ratio.get(id).copied().unwrap_or(f64::NAN), "");
-        because.say(by, "M, its memory", of_limit(limit), "GB");
-        because.say(by, "the pool within it (Eq. 2)", of_limit(pool), "GB");
+        because.say(by, "M, its memory", of_limit(limit), "GiB");
+        because.say(by, "the pool within it (Eq. 2)", of_limit(pool), "GiB");
     }
 
     /// Whether a footprint or a ratio is off one that was kept.
@@ -166,5 +186,48 @@ impl Resident {
 
     pub fn keep(&mut self, seen: &Observation) {
         self.0.retain(|id, _| seen.get(id).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{be, observation};
+    use surefoot_server::MemoryView;
+
+    const MIB: u64 = 1 << 20;
+
+    /// One job, or LC service, of 1000 MiB.
+    fn seen(t_ms: u64, kind: Kind, touches: Option<u64>, back_per_s: f64) -> Observation {
+        let memory = MemoryView {
+            in_use_bytes: Some(700 * MIB),
+            swapped_bytes: Some(300 * MIB),
+            working_set_bytes: touches.map(|m| m * MIB),
+            refaults_per_s: Some(back_per_s),
+            ..MemoryView::default()
+        };
+        Observation { t_ms, ..observation(vec![ServiceView { kind, memory, ..be("x") }]) }
+    }
+
+    /// A job needs what it touches and 5 %, an LC service all of it. While pages come back, and half an hour on, no such measurement counts, but for a larger
+    /// one.
+    #[test]
+    fn a_job_needs_what_it_touches_unless_that_comes_back() {
+        let (mut sizes, set) = (Sizes::default(), Settings::default());
+        let mut of = |t_ms, kind, touches, back| {
+            sizes.measure(&seen(t_ms, kind, touches, back), &set);
+            (sizes.footprint["x"] / MIB as f64).round()
+        };
+        assert_eq!(of(0, Kind::Be, None, 0.0), 1000.0);
+        assert_eq!(of(0, Kind::Lc { qos_target_ms: 1.0 }, Some(400), 0.0), 1000.0);
+        assert_eq!(of(0, Kind::Be, Some(400), 0.0), 420.0);
+        assert_eq!(of(0, Kind::Be, Some(990), 0.0), 1000.0);
+        // 5 % of 1000 MiB in 30 s are 427 pages a second.
+        assert_eq!(of(1000, Kind::Be, Some(400), 420.0), 420.0);
+        assert_eq!(of(2000, Kind::Be, Some(400), 430.0), 1000.0);
+        assert_eq!(of(3000, Kind::Be, Some(410), 0.0), 1000.0);
+        assert_eq!(of(4000, Kind::Be, Some(500), 0.0), 525.0);
+        assert_eq!(of(4000, Kind::Be, Some(400), 0.0), 1000.0);
+        assert_eq!(of(2000 + set.touched.doubt_ms, Kind::Be, Some(400), 0.0), 420.0);
     }
 }

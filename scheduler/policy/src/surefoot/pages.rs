@@ -89,7 +89,7 @@ impl Pages {
             return;
         }
         self.next_ms = now_ms + self.set.step.period_ms;
-        self.sizes.measure(seen, &self.set.ratio);
+        self.sizes.measure(seen, &self.set);
         self.used.clear();
         self.waits.clear();
         let (unit, mut harmed) = (self.unit(set), vec![]);

@@ -377,7 +377,7 @@ impl PerService {
 
     /// A period has passed. True where something is wanted otherwise than before.
     fn look(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) -> bool {
-        self.sizes.measure(seen, &self.set.ratio);
+        self.sizes.measure(seen, &self.set);
         let rests = self.resident.rests(seen, &self.sizes, self.set.judge.rest);
         self.at_rest |= rests && now_ms - self.moved_ms >= self.set.step.period_ms;
         let qos = self.read(now_ms, seen);
