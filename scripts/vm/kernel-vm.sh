@@ -67,7 +67,7 @@ truncate -s 512M "$work/swap"
 
 # cx16 off: emulated cmpxchg16b, which a kernel's allocator uses in every call, now and then leaves a register of its own as flags, and the
 # kernel dies of a double fault.
-scripts/vm/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on,cx16=off -smp 8,sockets=2,cores=2,threads=2 -m 1024 \
-  -object memory-backend-ram,id=m0,size=512M -object memory-backend-ram,id=m1,size=512M \
+scripts/vm/kernel-vm-boot.sh "$dir" "$work" "" -cpu max,vendor=GenuineIntel,l3-cache=on,cx16=off -smp 8,sockets=2,cores=2,threads=2 -m 1536 \
+  -object memory-backend-ram,id=m0,size=768M -object memory-backend-ram,id=m1,size=768M \
   -numa node,nodeid=0,cpus=0-3,memdev=m0 -numa node,nodeid=1,cpus=4-7,memdev=m1 \
   -drive "file=$work/swap,format=raw,if=virtio,cache=unsafe"

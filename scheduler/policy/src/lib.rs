@@ -261,7 +261,10 @@ pub fn by_name_with(
         [_] => one(name, platform, &mut models, &settings, seed)?,
         all => {
             let members = all.iter().map(|name| beside(name, platform, &mut models, &settings, seed)).collect::<Result<_, _>>()?;
-            Box::new(Together::new(members)?)
+            // The search of `cosmos` owns the cores that it trades for memory.
+            let others = ". Beside a policy of cores: cosmos-per-service, senpai";
+            let is_cosmos = all.iter().any(|name| name.starts_with("cosmos"));
+            Box::new(Together::new(members).map_err(|e| if is_cosmos { e + others } else { e })?)
         }
     };
     policy.called_every(pace.interval_ms()).map_err(|e| format!("policy {name}: interval_ms: {e}"))?;

@@ -3,6 +3,7 @@
 use super::{boot_option, cgroups, chosen, Area};
 use crate::cgroup::{Mounts, Version};
 use crate::root::Root;
+use crate::working_set::is_off;
 use surefoot_server::CpuSet;
 
 pub(super) fn look(root: &Root) -> Area {
@@ -145,9 +146,27 @@ fn zswap_settings(root: &Root, on: bool, a: &mut Area) {
     item("zswap-shrinker", "limits below what pages compress to", shrinker);
 }
 
-/// What tells the kernel which pages are in use.
+/// What tells which pages are in use; the first that is there is used (`crate::working_set`).
 fn working_set(root: &Root, a: &mut Area) {
-    const DAMON: &str = "nothing; it measures how much of its memory a service touches";
+    const WHY: &str = "knowing how much of its memory a service or job touches";
+    const LISTS: &str = "/sys/kernel/debug/lru_gen";
+    let monitors = root.read("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds");
+    let switch = root.read("/sys/kernel/mm/lru_gen/enabled");
+    let has = |file: &str| root.files.is_file(&root.path(file));
+    match (monitors.as_deref(), switch.as_deref().is_some_and(|s| !is_off(s))) {
+        (Some("0"), _) => a.have("working-set", WHY, "by DAMON, which looks at samples of pages"),
+        (_, true) if has(LISTS) => a.have("working-set", WHY, format!("by the generations of the LRU ({LISTS})")),
+        (_, false) if has("/proc/self/clear_refs") => {
+            a.have("working-set", WHY, "by /proc/PID/clear_refs; of LC services with at most 1 GiB a process")
+        }
+        (monitors, is_on) => {
+            let why = if monitors.is_some() { "other programs use DAMON" } else { "there is no DAMON" };
+            let detail = format!("bounded by refaults alone, once pages are out: {why}, and nothing else tells");
+            let lists = "mount -t debugfs debugfs /sys/kernel/debug, and look as root";
+            a.lack("working-set", WHY, detail, if is_on { lists } else { "Use a kernel with CONFIG_DAMON_SYSFS (Linux 6.2)" });
+        }
+    }
+    const DAMON: &str = "nothing else; it measures how much of its memory a service touches";
     if root.files.is_dir(&root.path("/sys/kernel/mm/damon")) {
         a.have("damon", DAMON, "there (/sys/kernel/mm/damon)");
     } else {

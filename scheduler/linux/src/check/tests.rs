@@ -68,7 +68,7 @@ fn server() -> Vec<(String, String)> {
         ("/sys/module/zswap/parameters/max_pool_percent", "20"),
         ("/sys/module/zswap/parameters/shrinker_enabled", "Y"),
         ("/proc/meminfo", "MemTotal: 2097152 kB\nSwapTotal: 524288 kB\nSwapFree: 262144 kB"),
-        ("/sys/kernel/mm/damon/admin/x", ""),
+        ("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0"),
         ("/sys/kernel/mm/lru_gen/enabled", "0x0007"),
         ("/sys/devices/system/memory/auto_online_blocks", "online"),
         ("/sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1048576 kB\nNode 0 MemFree: 524288 kB"),
@@ -142,6 +142,7 @@ fn a_full_intel_host_has_no_gap() {
         ("zswap-shrinker", "on"),
         ("zswap-writeback", "memory.zswap.writeback"),
         ("swap-room", "256 of 512 MiB are free"),
+        ("working-set", "by DAMON"),
         ("damon", "there"),
         ("mglru", "on (0x0007)"),
         ("memory-hot-add", "by itself (online)"),
@@ -533,4 +534,31 @@ fn what_is_to_be_lent_is_checked_against_the_host() {
     assert!(of(&seen(&uncounted, None, &waiting), "lend-readings-web").detail.contains("decides by a wait that goes on"));
     let needs_none = [Lend { wants_waits: false, ..lends[0].clone() }];
     assert!(!of(&seen(&uncounted, None, &needs_none), "lend-readings-web").detail.contains("not counted"));
+}
+
+/// What is said is what `working_set` would use: DAMON unless another program has it, generations where they are on, else cleared bits.
+#[test]
+fn the_way_to_a_working_set_is_the_one_that_is_taken() {
+    const DAMON: (&str, &str) = ("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0");
+    const TAKEN: (&str, &str) = ("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1");
+    const ON: (&str, &str) = ("/sys/kernel/mm/lru_gen/enabled", "0x0007");
+    const OFF: (&str, &str) = ("/sys/kernel/mm/lru_gen/enabled", "0x0000");
+    const LISTS: (&str, &str) = ("/sys/kernel/debug/lru_gen", "");
+    const BITS: (&str, &str) = ("/proc/self/clear_refs", "");
+    let cases: [(&[(&str, &str)], &str); 7] = [
+        (&[DAMON, ON, LISTS, BITS], "by DAMON"),
+        (&[TAKEN, ON, LISTS, BITS], "by the generations"),
+        (&[ON, BITS], "refaults alone, once pages are out: there is no DAMON"),
+        (&[OFF, LISTS, BITS], "by /proc/PID/clear_refs"),
+        (&[BITS], "by /proc/PID/clear_refs"),
+        (&[TAKEN], "other programs use DAMON"),
+        (&[], "refaults alone"),
+    ];
+    for (files, said) in cases {
+        let files: Vec<(String, String)> = files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
+        let (_dir, root) = tree(&files);
+        let area = super::memory::look(&root);
+        let item = area.all.iter().find(|c| c.name == "working-set").unwrap();
+        assert!(item.detail.contains(said), "{files:?}: {item:?}");
+    }
 }

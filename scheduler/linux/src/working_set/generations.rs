@@ -94,7 +94,7 @@ pub(super) fn measure(look: &Look, w: &Watched) -> Result<u64, String> {
 }
 
 /// Whether the switch says that there are two lists of pages only.
-pub(super) fn is_off(switch: &str) -> bool {
+pub fn is_off(switch: &str) -> bool {
     ["0x0000", "0", "n"].contains(&switch)
 }
 

@@ -11,6 +11,8 @@ pub mod damon;
 mod generations;
 mod referenced;
 
+pub use generations::is_off;
+
 use crate::cgroup::Cgroup;
 use crate::memory_use::MemoryReading;
 use crate::procfs::page_bytes;

@@ -101,6 +101,21 @@ fn check_text(all: &[surefoot_linux::Capability]) -> String {
     out
 }
 
+/// What policies can do with memory on a virtual server: limits are of services and jobs whose profile says how they page.
+fn memory(v: &VirtualTarget) -> surefoot_linux::Capability {
+    let (mem, pages) = (&v.platform.mem, |(_, s): &(&String, &surefoot_vserver::Profile)| s.paging.is_some());
+    let paging: Vec<&str> = v.profiles.services.iter().filter(pages).map(|(name, _)| name.as_str()).collect();
+    let size = format!("{} GiB to share out, zswap; working sets are known", mem.capacity_gb - mem.reserved_gb);
+    surefoot_linux::Capability {
+        area: "platform",
+        name: "memory".into(),
+        found: !paging.is_empty(),
+        detail: if paging.is_empty() { size.clone() } else { format!("{size}; these page: {}", paging.join(", ")) },
+        remedy: paging.is_empty().then(|| "Use a profile with [paging]: docs/virtual-server-data.md".into()),
+        needed_for: "limits on memory and pools (cosmos, surefoot-memory, senpai)".into(),
+    }
+}
+
 fn virtual_check(v: &VirtualTarget) -> Vec<surefoot_linux::Capability> {
     let p = &v.platform;
     let yes = |name: &str, detail: String, needed_for: &str| surefoot_linux::Capability {
@@ -131,6 +146,7 @@ fn virtual_check(v: &VirtualTarget) -> Vec<surefoot_linux::Capability> {
         yes("cpus", format!("{} ({} cores x {} threads)", p.logical_cpus(), p.physical_cores, p.smt), "holding services apart by CPU"),
         yes("l3-cat", format!("{} ways of {} MB in {} domains", p.ways(), p.mb_per_way(), p.l3_domains()), "giving LLC ways to services"),
         mba,
+        memory(v),
         yes("services", services.join(", "), "LC services of workloads"),
         yes("jobs", jobs.join(", "), "BE jobs of workloads"),
     ]

@@ -213,7 +213,7 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[lend]]")]
 struct RawLend {
     lender: String,
     borrower: String,
@@ -224,7 +224,7 @@ struct RawLend {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [actuator]")]
 struct RawActuator {
     socket: Option<PathBuf>,
     user: Option<String>,
@@ -234,7 +234,7 @@ struct RawActuator {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [policy.settings] of numbers (which policy it is, says --policy)")]
 struct RawPolicy {
     #[serde(default)]
     settings: RawSettings,
@@ -331,7 +331,7 @@ impl RawSettings {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [learning]")]
 struct RawLearning {
     on: Option<bool>,
     every_ms: Option<Spanned<i64>>,
@@ -340,7 +340,7 @@ struct RawLearning {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [upper]")]
 struct RawUpper {
     on: Option<bool>,
     socket: Option<PathBuf>,
@@ -381,7 +381,7 @@ impl ForCampaign {
 
 /// `[[service]]` as it is written: of a node.toml, and of a campaign.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[service]]")]
 pub struct RawService {
     service: String,
     id: Option<String>,
@@ -405,7 +405,7 @@ pub struct RawService {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [service.feed]")]
 struct RawFeed {
     #[serde(default)]
     users: Vec<String>,
@@ -457,7 +457,7 @@ fn not_octal(text: &str) -> String {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table { url = ..., histogram = ... }")]
 struct RawPrometheus {
     #[serde(alias = "urls")]
     url: RawUrls,

@@ -173,21 +173,21 @@ pub struct Shapes {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of bursts")]
 pub struct RawBursts {
     levels: Vec<f64>,
     dwell_s: Vec<f64>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a drift")]
 pub struct RawDrift {
     pct_per_min: f64,
     bound_pct: f64,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table of a day")]
 pub struct RawDay {
     day_s: f64,
     low: Option<f64>,

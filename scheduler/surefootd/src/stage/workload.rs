@@ -67,7 +67,7 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[lc]]")]
 struct RawLc {
     service: String,
     load: Option<f64>,
@@ -85,7 +85,7 @@ struct RawLc {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table { at_s = ..., load = ... }")]
 struct RawChange {
     at_s: f64,
     load: Option<f64>,
@@ -93,7 +93,7 @@ struct RawChange {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[be]]")]
 struct RawBe {
     job: String,
     ws_gb: Option<f64>,

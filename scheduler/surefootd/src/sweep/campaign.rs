@@ -113,7 +113,7 @@ impl Strategy {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [targets]")]
 pub struct Targets {
     #[serde(rename = "virtual", default)]
     pub virtual_: Vec<String>,
@@ -159,7 +159,7 @@ pub struct Sweep {
 struct Spans(Vec<(&'static str, Range<usize>)>);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [neighbours]")]
 pub struct Neighbours {
     pub count: Vec<u32>,
     #[serde(default = "one")]
@@ -221,21 +221,21 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [loadgen]")]
 struct RawLoadgen {
     cpus: Option<Spanned<String>>,
     threads: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [random]")]
 struct RawRandom {
     cells: Option<u64>,
     share: Option<f64>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [sweep]")]
 struct RawSweep {
     services: Spanned<RawServices>,
     #[serde(default)]
@@ -272,7 +272,7 @@ enum RawAxis {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [sampling]")]
 struct RawSampling {
     warmup_ms: Option<Spanned<i64>>,
     interval_ms: Option<Spanned<i64>>,

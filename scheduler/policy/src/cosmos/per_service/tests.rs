@@ -243,7 +243,7 @@ fn beside_a_policy_of_cores_it_owns_memory() {
     assert!(w.memory("a").0 > 18.0 && w.memory("a").1 > 0.0, "{:?}", w.memory("a"));
     assert!(plans.iter().flat_map(|p| &p.reports).all(|r| !matches!(r, Report::Withheld { .. })));
     let both = by_name("cosmos+cosmos-per-service", &w.platform, ModelSet::default(), 1).err().unwrap();
-    assert!(both.contains("cosmos and cosmos-per-service both own memory"), "{both}");
+    assert!(both.contains("cosmos and cosmos-per-service both own memory") && both.ends_with("cosmos-per-service, senpai"), "{both}");
 }
 
 /// A host whose memory is unknown has its cores divided, and no limit is named.
