@@ -43,6 +43,7 @@ pub mod parties;
 mod policy;
 pub mod senpai;
 pub mod shadow;
+pub mod suppress;
 pub mod surefoot;
 pub mod together;
 pub mod unmanaged;
@@ -63,6 +64,7 @@ pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesSettings};
 pub use senpai::Senpai;
 pub use shadow::{Opinion, Shadows};
+pub use suppress::Suppress;
 pub use surefoot::Surefoot;
 pub use together::Together;
 pub use unmanaged::Unmanaged;
@@ -87,10 +89,12 @@ pub const NAMES: &[&str] = &[
     "equal-share",
     "parties",
     "parties-100ms",
+    "parties-stop",
     "clite",
     "clite-100ms",
     "heracles",
     "heracles-100ms",
+    "be-suppress",
     "cosmos",
     "cosmos-ca",
     "cosmos-cma",
@@ -286,6 +290,8 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "equal-share" => Box::new(EqualShare::new(platform)),
         "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
         "parties-100ms" => Box::new(Parties::new(platform, PartiesSettings::every_100_ms())),
+        "parties-stop" => Box::new(Parties::new(platform, PartiesSettings::that_stops())),
+        "be-suppress" => Box::new(Suppress::new(platform)),
         "clite" => Box::new(Clite::new(platform, CliteSettings::default(), seed)),
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),

@@ -33,11 +33,21 @@ pub struct PartiesSettings {
     pub peace_ms: u64,
     /// A step that lowers p99 by less than this share did not help.
     pub benefit: f64,
+    /// Where all have slack, a service gives to the BE jobs.
+    pub gives: bool,
 }
 
 impl Default for PartiesSettings {
     fn default() -> Self {
-        PartiesSettings { name: "parties", interval_ms: 500, upsize_slack: 0.05, downsize_slack: 0.20, peace_ms: 30_000, benefit: 0.02 }
+        PartiesSettings {
+            name: "parties",
+            interval_ms: 500,
+            upsize_slack: 0.05,
+            downsize_slack: 0.20,
+            peace_ms: 30_000,
+            benefit: 0.02,
+            gives: true,
+        }
     }
 }
 
@@ -46,6 +56,14 @@ impl PartiesSettings {
     /// was before it, so that steps follow that were not needed, and what is taken back is taken back late.
     pub fn every_100_ms() -> Self {
         PartiesSettings { name: "parties-100ms", interval_ms: 100, ..PartiesSettings::default() }
+    }
+}
+
+impl PartiesSettings {
+    /// As the OSML, OSML+ and CLITE papers ran it: equal shares, then trial and error until all targets are met, then nothing until one is missed.
+    /// BE jobs have their equal share, less what services needed.
+    pub fn that_stops() -> Self {
+        PartiesSettings { name: "parties-stop", upsize_slack: 0.0, gives: false, ..PartiesSettings::default() }
     }
 }
 
@@ -401,7 +419,7 @@ impl Policy for Parties {
                 // One step an interval.
             } else if slacks.first().is_some_and(|s| s.1 < self.set.upsize_slack) {
                 self.upsize(now_ms, seen, &slacks, &mut plan);
-            } else if all_known {
+            } else if all_known && self.set.gives {
                 self.memory.values_mut().for_each(|m| m.upsized_at_ms = None);
                 self.downsize(now_ms, seen, &slacks, &mut plan);
             }
@@ -511,6 +529,22 @@ mod tests {
         let at = plant.run(&mut parties(&p), 120);
         assert!(at.is_some_and(|t| t > 1500 && t < 90_000), "{at:?}");
         assert!(plant.all_met());
+    }
+
+    /// The rival of the papers stops once all targets are met, and goes on when one is missed.
+    #[test]
+    fn the_one_that_stops_gives_nothing_back() {
+        let p = Platform::regular("t", 12, 1, 0, 0.0);
+        let mut plant = Plant::new(&p).lc("a", 1.0, 10.0).be("x");
+        let mut policy = Parties::new(&p, PartiesSettings::that_stops());
+        plant.run(&mut policy, 30);
+        assert_eq!((plant.cores("a"), plant.cores("x")), (6.0, 6.0));
+        plant.tenant("a").demand = 5.5;
+        plant.run(&mut policy, 30);
+        let (a, x) = (plant.cores("a"), plant.cores("x"));
+        assert!(a > 6.0 && a + x == 12.0 && plant.all_met(), "{a} {x}");
+        plant.run(&mut policy, 30);
+        assert_eq!((plant.cores("a"), plant.cores("x")), (a, x));
     }
 
     /// When all have slack, resources go to the BE job; a step that hurts is taken back and not tried again for 30 s.

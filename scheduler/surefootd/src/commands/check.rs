@@ -103,9 +103,9 @@ fn check_text(all: &[surefoot_linux::Capability]) -> String {
 
 /// What policies can do with memory on a virtual server: limits are of services and jobs whose profile says how they page.
 fn memory(v: &VirtualTarget) -> surefoot_linux::Capability {
-    let (mem, pages) = (&v.platform.mem, |(_, s): &(&String, &surefoot_vserver::Profile)| s.paging.is_some());
-    let paging: Vec<&str> = v.profiles.services.iter().filter(pages).map(|(name, _)| name.as_str()).collect();
-    let size = format!("{} GiB to share out, zswap; working sets are known", mem.capacity_gb - mem.reserved_gb);
+    let paging: Vec<&str> = v.profiles.services.iter().filter(|(_, s)| s.paging.is_some()).map(|(name, _)| name.as_str()).collect();
+    let bytes = v.platform.memory.map_or(0, |m| m.capacity_bytes);
+    let size = format!("{} GiB to share out, zswap; working sets are known", bytes >> 30);
     surefoot_linux::Capability {
         area: "platform",
         name: "memory".into(),
