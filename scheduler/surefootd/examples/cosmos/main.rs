@@ -68,7 +68,8 @@ fn policy_of(at: &VirtualTarget, name: &str, best: State, mut settings: Settings
     let name = if name == EXHAUSTIVE { "cosmos-static" } else { name };
     (settings.cosmos.fixed.cores, settings.cosmos.fixed.memory_gb, settings.cosmos.fixed.pool_gb) =
         (best.cores, best.memory_gb, best.pool_gb);
-    by_name_with(name, &at.platform, ModelSet::default(), settings, seed).map_err(Error::BadInput)
+    // No policy of COSMOS has models; `surefoot-memory` goes by its rules of thumb.
+    by_name_with(name, &at.platform, ModelSet::mute(), settings, seed).map_err(Error::BadInput)
 }
 
 /// What came of one run.
