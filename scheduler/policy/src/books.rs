@@ -15,8 +15,14 @@ use surefoot_server::{Allocation, Observation, Plan, Platform, ServiceId};
 
 /// QoS on `to` of a service that holds `held`, where no model says: it falls with the square of what is left of cores and of ways.
 pub fn qos_by_thumb(qos: f64, held: Amount, to: Amount) -> f64 {
+    let left = share_left(held, to);
+    qos * left * left
+}
+
+/// What is left of cores, times what is left of ways.
+pub fn share_left(held: Amount, to: Amount) -> f64 {
     let left = |to: u32, held: u32| if held > 0 { f64::from(to) / f64::from(held) } else { 1.0 };
-    qos * (left(to.cores, held.cores) * left(to.ways, held.ways)).powi(2)
+    left(to.cores, held.cores) * left(to.ways, held.ways)
 }
 
 /// What one LC service holds alone.

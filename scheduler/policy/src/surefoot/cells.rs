@@ -278,13 +278,16 @@ impl Surefoot {
     fn shares(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
         let of = |n: u32, x: f64| (f64::from(n) * x).floor() as u32;
-        let share = |(cores, ways): (&f64, &f64)| {
-            let to = Amount::new(of(held.cores, *cores), of(held.ways, *ways)).at_least(least);
-            Cell::new(to, qos_by_thumb(asked.qos.unwrap_or(0.0), held, to))
+        let share = |(cores, ways): (&f64, &f64)| Amount::new(of(held.cores, *cores), of(held.ways, *ways));
+        let cell = |to: Amount| {
+            let to = to.at_least(least);
+            Cell::new(to, asked.qos.unwrap_or(0.0) * share_left(held, to).powf(asked.life.power))
         };
         let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.trust.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
         let set = &self.set.blind;
-        set.shares_cores.iter().zip(&set.shares_ways).map(share).filter(fine).collect()
+        // A unit is less than the smallest of the shares where little is held, and shows how much the next one costs.
+        let units = [Amount::new(1, 0), Amount::new(0, 1)].map(|unit| held.minus(unit));
+        set.shares_cores.iter().zip(&set.shares_ways).map(share).chain(units).map(cell).filter(fine).collect()
     }
 
     /// Parts of what a service holds, for plans in which not all services can have enough: never better than what it has.

@@ -68,7 +68,7 @@ mod pages;
 pub mod settings;
 mod withdraw;
 
-use crate::books::{qos_by_thumb, Amount, Books};
+use crate::books::{qos_by_thumb, share_left, Amount, Books};
 use crate::models::{Area, Models, State};
 use crate::osml_plus::{doubtful, mean, words};
 use crate::pace::Pace;
@@ -111,6 +111,8 @@ struct Watch {
     before: Amount,
     /// It went to another service, which needed it: only the loser's own harm counts.
     given: bool,
+    /// QoS before; None where it was not well.
+    qos: Option<f64>,
     /// Until then the window still holds requests from before the change.
     window_from_ms: u64,
 }
@@ -145,6 +147,8 @@ struct Life {
     /// When the error was last looked at, while it keeps Model-B from offering anything.
     distrusted_ms: Option<u64>,
     watch: Option<Watch>,
+    /// With which power of the share that is left its QoS falls, as losses have shown; for where no model answers.
+    power: f64,
     hurts: u32,
     /// Losses at this load that were too much; and that it holds what a loss left, and nothing has been given back.
     regrets: u32,
@@ -180,6 +184,7 @@ impl Life {
             predicted: None,
             distrusted_ms: None,
             watch: None,
+            power: set.blind.power,
             hurts: 0,
             regrets: 0,
             lost: false,
@@ -194,9 +199,10 @@ impl Life {
     }
 
     /// It needs more than it holds: if that is what a loss left, at the load of then, that was too much.
-    fn regret(&mut self, load_change: f64) {
-        self.regrets += u32::from(self.lost && self.load_change().abs() <= load_change);
+    fn regret(&mut self, set: &Settings) {
+        self.regrets += u32::from(self.lost && self.load_change().abs() <= set.readings.load_change);
         self.lost = false;
+        self.power = set.blind.power;
     }
 
     /// Of the throughput since the present cell was chosen.
@@ -385,6 +391,7 @@ impl Surefoot {
             if change.abs() > self.set.readings.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
                 (life.regrets, life.lost) = (0, false);
+                life.power = self.set.blind.power;
                 if change < 0.0 {
                     moved = true;
                 } else {
@@ -518,6 +525,7 @@ impl Surefoot {
                 until_ms: now_ms + watch_ms,
                 before: *held,
                 given: somebody_gains,
+                qos: s.qos().filter(|_| well),
                 window_from_ms: if well { now_ms } else { now_ms + window_ms },
             });
             // Readings of another allocation; the last is kept as the foot of a slope.

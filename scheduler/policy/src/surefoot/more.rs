@@ -44,11 +44,11 @@ impl Surefoot {
                     life.more += 1;
                     life.ledger.note(now_ms, held, life.rps, qos.min(set.trust.missed_qos), set.memory.grudge_ms);
                 }
-                life.regret(set.readings.load_change);
+                life.regret(&set);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
                 missing.insert(s.id.clone());
             } else if qos >= 1.0 && qos < set.trust.comfort_qos && now_ms >= life.changed_ms + set.readings.window_ms {
-                life.regret(set.readings.load_change);
+                life.regret(&set);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, set.memory.grudge_ms);
                 uneasy.insert(s.id.clone());

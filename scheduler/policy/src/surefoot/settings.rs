@@ -185,6 +185,8 @@ settings! {
         shares_cores: [f64; 7] = [0.9, 1.0, 0.9, 0.75, 1.0, 0.75, 0.5], 0..=1, "share", "of its cores that a service may be left", Sets;
         shares_ways: [f64; 7] = [1.0, 0.9, 0.9, 1.0, 0.75, 0.75, 0.5], 0..=1, "share", "of its ways, beside these", Sets;
         step: f64 = 0.25, 0..=4, "share", "of what it holds a service that misses its target gets more", Sets;
+        power: f64 = 2.0, 0.1..=8, "power", "of the share that is left, with which QoS is taken to fall until a loss has shown another one", Guess;
+        least_power: f64 = 0.25, 0.01..=8, "power", "a lower one counts as this", Guess;
     }
 
     /// BE jobs: room for the first one, and memory bandwidth.

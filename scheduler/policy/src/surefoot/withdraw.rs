@@ -30,7 +30,8 @@ impl Surefoot {
             let own = hurt(self, s);
             let Some(whose) = (if own { Some(s.id.clone()) } else { sufferer.clone().filter(|_| !watch.given) }) else {
                 if now_ms >= watch.until_ms {
-                    self.lives.entry(s.id.clone()).and_modify(|l| l.watch = None);
+                    let power = self.power_shown(s, &watch);
+                    self.lives.entry(s.id.clone()).and_modify(|l| (l.watch, l.power) = (None, power.unwrap_or(l.power)));
                 }
                 continue;
             };
@@ -50,7 +51,7 @@ impl Surefoot {
                 life.lost &= own || !grown;
                 if own {
                     life.hurts += 1;
-                    life.regret(set.readings.load_change);
+                    life.regret(&set);
                     let spared_ms = if be { (grudge as f64 * set.memory.spare_beside_be) as u64 } else { grudge };
                     life.spared_until_ms = life.spared_until_ms.max(now_ms + spared_ms);
                     // It was predicted to be well there, at the load of then. Half of what one learns is about the next prediction.
@@ -70,5 +71,16 @@ impl Surefoot {
             }
         }
         done
+    }
+
+    /// A loss did not hurt: the power of the share that was left with which QoS fell, half of it what was believed before. A service whose p99 its
+    /// cores do not move (its memory does, or the network) has a low one, and can give much; each further loss shows it anew.
+    fn power_shown(&self, s: &ServiceView, watch: &Watch) -> Option<f64> {
+        let set = &self.set.blind;
+        let left = share_left(watch.before, self.books.usable(&s.id));
+        let (before, now) = (watch.qos?, s.qos()?);
+        let life = self.lives.get(&s.id).filter(|_| left > 0.0 && left < 1.0 && now > 0.0)?;
+        let shown = (now / before).ln() / left.ln();
+        Some(0.5 * (life.power + shown.clamp(set.least_power, 2.0 * set.power)))
     }
 }
