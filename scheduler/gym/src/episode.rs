@@ -6,6 +6,7 @@ use crate::reward::{Step, Weights, BESIDE, MARKS};
 use crate::scenario::{Scenario, Scene};
 use std::sync::Arc;
 use surefoot_policy::books::Books;
+use surefoot_server::window::Tells;
 use surefoot_server::{Amount, Observation, Plan, Server, ServiceId, Tick};
 use surefoot_vserver::math::mix64;
 use surefoot_vserver::VirtualServer;
@@ -212,7 +213,7 @@ impl Run {
                 scene.ids.len()
             ));
         }
-        let mut server = scene.site.server(seed);
+        let mut server = scene.site.server(seed).telling(Tells::P99);
         let loads = scene.workload.announce(&mut server, &scene.site.profiles, seed).map_err(|e| e.to_string())?;
         let (books, scale) = (Books::new(&scene.platform), Scale::of(&scene.platform));
         let mut run = Run { scene, seed, scale, server, loads, books, seen: Observation::default() };
