@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from surefoot_gym import _native
 from surefoot_gym.frame import MARKS, TOLD, Frame, names
-from surefoot_gym.settings import ActionKind, Settings, numbers
+from surefoot_gym.settings import ActionKind, Settings, numbers, whole
 
 Observation = dict[str, NDArray[Any]]
 
@@ -79,11 +79,11 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
         render_mode: str | None = None,
     ) -> None:
         self.settings = Settings(scenario, max_services, step_ms, action, reward, platform, profiles)
+        self._servers = self.settings.servers(1, 1)
         self.observation_space = self.settings.observation_space()
         self.action_space = self.settings.action_space()
         self.render_mode = render_mode
         self._length = max_services * _native.PER_ROW
-        self._servers = self.settings.servers(1, 1)
         self._seeded = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
@@ -98,7 +98,7 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
         if seed is None and not self._seeded:
             seed = int(self.np_random.integers(2**32))
         self._seeded = True
-        self._servers.reset([seed], [True], (options or {}).get("scene"))
+        self._servers.reset([whole(seed)], [True], (options or {}).get("scene"))
         frame = Frame.of(self._servers, 1, self.settings.max_services)
         return self._observation(frame), self._info(frame) | names(self._servers, 0)
 

@@ -44,17 +44,20 @@ class Settings:
         """
         if self.action not in ("steps", "shares"):
             raise ValueError(f'action: unknown kind "{self.action}". Give "steps" or "shares"')
-        return _native.Servers(
-            str(self.scenario),
-            platform=self.platform,
-            profiles=None if self.profiles is None else str(self.profiles),
-            count=count,
-            threads=threads,
-            rows=self.max_services,
-            step_ms=self.step_ms,
-            shares=self.action == "shares",
-            weights=list(self.weights().items()),
-        )
+        try:
+            return _native.Servers(
+                str(self.scenario),
+                platform=self.platform,
+                profiles=None if self.profiles is None else str(self.profiles),
+                count=count,
+                threads=threads,
+                rows=self.max_services,
+                step_ms=self.step_ms,
+                shares=self.action == "shares",
+                weights=list(self.weights().items()),
+            )
+        except OverflowError as e:
+            raise ValueError(f"num_envs, threads, max_services or step_ms: {e}. Give a positive number") from e
 
     def weights(self) -> dict[str, float]:
         """The weight of each part of the reward.
@@ -84,6 +87,11 @@ class Settings:
             return spaces.Box(0.0, 1.0, (self.max_services * _native.PER_ROW,), np.float32)
         choices = [int(highest) + 1 for highest in _native.HIGHEST_STEPS]
         return spaces.MultiDiscrete(np.array(choices * self.max_services, dtype=np.int64))
+
+
+def whole(seed: int | None) -> int | None:
+    """A seed of any size in 64 bits."""
+    return None if seed is None else int(seed) % 2**64
 
 
 def numbers(action: Any, length: int) -> NDArray[np.float64] | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from surefoot_gym import _native
 from surefoot_gym.frame import MARKS, TOLD, Frame, names
-from surefoot_gym.settings import ActionKind, Settings, numbers
+from surefoot_gym.settings import ActionKind, Settings, numbers, whole
 
 Observation = dict[str, NDArray[Any]]
 
@@ -49,6 +49,7 @@ class VirtualServerVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]])
         render_mode: str | None = None,
     ) -> None:
         self.settings = Settings(scenario, max_services, step_ms, action, reward, platform, profiles)
+        self._servers = self.settings.servers(num_envs, threads)
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
@@ -58,7 +59,6 @@ class VirtualServerVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]])
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._length = num_envs * max_services * _native.PER_ROW
-        self._servers = self.settings.servers(num_envs, threads)
         self._seeded = False
 
     def reset(
@@ -90,7 +90,7 @@ class VirtualServerVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]])
             if not self._seeded and None in seeds:
                 seeds = [int(self.np_random.integers(2**32)) if s is None else s for s in seeds]
         self._seeded = True
-        self._servers.reset(seeds, mask.tolist(), options.get("scene"))
+        self._servers.reset([whole(s) for s in seeds], mask.tolist(), options.get("scene"))
         frame = self._frame()
         return frame.observation(), self._infos(frame, mask)
 

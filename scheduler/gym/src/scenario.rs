@@ -98,13 +98,12 @@ impl Scenario {
             shipped
         } else if name.contains(':') {
             let worlds: Worlds = name.parse()?;
-            let nth =
-                |id| (0..surefoot_vserver::world::quantities::WORKLOADS_OF_A_WORLD).map(move |nth| Source::World { id, nth: nth as usize });
+            let nth = |id| (0..surefoot_vserver::world::quantities::WORKLOADS_OF_A_WORLD).map(move |nth| Source::World { id, nth });
             worlds.ids().flat_map(nth).collect()
         } else if path.exists() {
             file_sources(path)?
         } else {
-            let near = suggest(name, sets().into_iter());
+            let near = suggest(name, sets());
             return Err(format!(
                 "scenario \"{name}\" is no shipped set and no file. {near} Or name worlds, e.g. train:1..100, or a workload file"
             ));
