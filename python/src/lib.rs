@@ -28,6 +28,9 @@ struct Servers {
 #[derive(FromPyObject)]
 struct Arrays(PyBuffer<f32>, PyBuffer<i8>, PyBuffer<f32>, PyBuffer<f64>, PyBuffer<f64>, PyBuffer<u8>, PyBuffer<u8>, PyBuffer<u8>);
 
+/// Scene, platform, ids of services and jobs, seed of the run.
+type Told = (String, String, Vec<String>, u64);
+
 fn fill<T: Element>(py: Python<'_>, to: &PyBuffer<T>, from: &[T]) -> PyResult<()> {
     to.copy_from_slice(py, from)
 }
@@ -99,7 +102,7 @@ impl Servers {
     }
 
     /// Of the episode of one environment: scene, platform, ids of its services and jobs, seed of its run.
-    fn scene(&self, env: usize) -> PyResult<Option<(String, String, Vec<String>, u64)>> {
+    fn scene(&self, env: usize) -> PyResult<Option<Told>> {
         self.known(env)?;
         let e = self.envs.env(env);
         let of = |s: &Arc<surefoot_gym::Scene>| (s.name.clone(), s.platform.name.clone(), s.ids.clone(), e.run_seed().unwrap_or(0));
