@@ -3,8 +3,9 @@
 
     python examples/gym_train.py [--seconds 60] [--seed 0]
 
-The policy is one small network that reads one row of the observation and moves cores and ways of that service, every second. All rows
-share its weights, so it works for any number of services. It learns on worlds of the range `train`, and never sees the demo's workloads.
+The policy is one small network that reads one row of the observation and moves cores and ways of that service, every second.
+All rows share its weights, so it works for any number of services. It learns on worlds of the range `train`, and never sees the
+demo's workloads.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ import surefoot_gym as sg  # noqa: E402
 
 ROWS = 10
 SHORT = "duration_s = 2\n"
+JOB = '[[be]]\njob = "stream"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +47,8 @@ def scenario(tmp_path: Path, text: str) -> str:
 @pytest.fixture
 def short(tmp_path: Path) -> str:
     """Twenty steps of a service that comes, one that is there, and a job."""
-    lc = '[[lc]]\nservice = "{}"\nload = {}\narrive_s = {}\n'
-    return scenario(tmp_path, f'platform = "server-2"\n{SHORT}{lc.format("moses", 0.5, 0)}{lc.format("xapian", 0.4, 0.7)}[[be]]\njob = "stream"\n')
+    moses, xapian = '[[lc]]\nservice = "moses"\nload = 0.5\n', '[[lc]]\nservice = "xapian"\nload = 0.4\narrive_s = 0.7\n'
+    return scenario(tmp_path, f'platform = "server-2"\n{SHORT}{moses}{xapian}{JOB}')
 
 
 def run(env: gymnasium.Env[Any, Any], seed: int | None, steps: int, seed_of_actions: int = 0) -> list[tuple[Any, ...]]:
@@ -75,12 +76,13 @@ def test_the_id_carries_the_edition_of_the_plant() -> None:
     """Figures of two plants are figures of two environments: the version of the id is the plant's."""
     edition = re.search(r"pub const EDITION: u32 = (\d+);", (ROOT / "scheduler/vserver/src/lib.rs").read_text("utf-8"))
     assert edition is not None
-    assert sg.ENV_ID == f"surefoot/VirtualServer-v{edition[1]}"
+    assert f"surefoot/VirtualServer-v{edition[1]}" == sg.ENV_ID
     assert gymnasium.spec(sg.ENV_ID).vector_entry_point is not None
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"action": "shares"}, {"scenario": "train:1..20", "reward": "model-c"}, {"step_ms": 1000, "reward": {"emu": 2.0}}]
+    "kwargs",
+    [{}, {"action": "shares"}, {"scenario": "train:1..20", "reward": "model-c"}, {"step_ms": 1000, "reward": {"emu": 2}}],
 )
 def test_gymnasiums_own_check_finds_nothing(kwargs: dict[str, Any]) -> None:
     """check_env passes without a warning: spaces, determinism, and no array that is handed out twice."""
@@ -206,7 +208,8 @@ def test_a_bad_action_is_refused_and_nothing_is_raised(short: str, action: Any, 
 
 def test_more_than_is_free_is_cut(tmp_path: Path) -> None:
     """Asked for more again and again, a row gets what is free, and from then on is told that nothing is."""
-    env = sg.VirtualServerEnv(scenario(tmp_path, f'platform = "server-1"\n{SHORT}[[lc]]\nservice = "moses"\nload = 0.4\n[[be]]\njob = "stream"\n'))
+    moses = '[[lc]]\nservice = "moses"\nload = 0.4\n'
+    env = sg.VirtualServerEnv(scenario(tmp_path, f'platform = "server-1"\n{SHORT}{moses}{JOB}'))
     _, first = env.reset(seed=1)
     cpus = first["cores"][:2].sum()
     for _ in range(15):
@@ -262,7 +265,7 @@ def test_a_seed_is_a_trajectory() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_vector_goes_the_way_of_single_environments(short: str, threads: int) -> None:
-    """Environment i of a vector with seed s is the single one with seed s + i, over the end of an episode and on any number of threads."""
+    """Environment i with seed s is the single one with seed s + i, over the end of an episode and on any number of threads."""
     n, seed = 5, 11
     kwargs: dict[str, Any] = {"scenario": short, "action": "steps"}
     many = gymnasium.make_vec(sg.ENV_ID, n, vectorization_mode="vector_entry_point", threads=threads, **kwargs)
@@ -349,14 +352,12 @@ def test_an_episode_is_a_run_of_eval(tmp_path: Path) -> None:
     import polars
 
     text = 'platform = "server-1"\nduration_s = 12\n'
-    text += "".join(f'[[lc]]\nservice = "{name}"\nload = 0.4\n' for name in ("moses", "masstree")) + '[[be]]\njob = "stream"\n'
+    text += "".join(f'[[lc]]\nservice = "{name}"\nload = 0.4\n' for name in ("moses", "masstree")) + JOB
     mine = scenario(tmp_path, text)
+    program = ROOT / "target/release/surefootd"
+    what = ["--workloads", mine, "--policies", "equal-share", "--platform", "server-1"]
     subprocess.run(
-        [ROOT / "target/release/surefootd", "eval", "--workloads", mine, "--policies", "equal-share", "--platform", "server-1"]
-        + ["--out", tmp_path / "eval", "--progress", "none"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
+        [program, "eval", *what, "--out", tmp_path / "eval", "--progress", "none"], check=True, capture_output=True, cwd=ROOT
     )
     env = sg.VirtualServerEnv(mine)
     env.reset(seed=1)

@@ -1,6 +1,6 @@
 """The virtual server of Surefoot as a Gymnasium environment (docs/gym.md).
 
-Importing this module registers `ENV_ID`. Its version is the edition of the plant: figures of two editions are figures of two servers.
+Importing this module registers `ENV_ID`. Its version is the edition of the plant: figures of two editions are of two servers.
 """
 
 import gymnasium

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 from numpy.typing import NDArray
 
 from surefoot_gym import _native
@@ -21,8 +20,8 @@ Observation = dict[str, NDArray[Any]]
 class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
     """An agent hands out cores, LLC ways and memory bandwidth of a server to its latency-critical (LC) services.
 
-    Best-effort (BE) jobs hold whatever no LC service holds. An episode is a workload: services come, change their load and leave at
-    times that the workload names. It is truncated when the workload ends, and never terminates before.
+    Best-effort (BE) jobs hold whatever no LC service holds. An episode is a workload: services come, change their load and leave
+    at times that the workload names. It is truncated when the workload ends, and never terminates before.
 
     Observation: a dict.
         services: (max_services, columns), float32, 0 to 1. A row is a service or job, in the order of the workload: LC, then BE.
@@ -40,19 +39,19 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
         alloc_ways: ways / all ways
         alloc_cache_mb, nb_cache_mb: MB / all of the LLC
         core_freq_mhz: / highest clock
-        p99_interval, p99_window: of the last interval, of the last second: r / (1 + r) for r = p99 / QoS target; 0.5 is the target
+        p99_interval, p99_window: of the last interval, the last second: r / (1 + r) for r = p99 / QoS target; 0.5 is the target
         load: l / (1 + l) for l = requests completed in the last second / max load
         throughput: of a BE job, instructions/s / those alone on the server
 
-    What exceeds 1 is 1. The numbers are what a policy sees of a node (`scheduler/server/src/features.rs`), with its noise, its delays and
-    its missing readings.
+    What exceeds 1 is 1. The numbers are what a policy sees of a node (`scheduler/server/src/features.rs`), with its noise, its
+    delays and its missing readings.
 
-    Action: three numbers a row (cores, ways, bandwidth). Rows without a service are ignored; of a BE job's row bandwidth alone counts.
+    Action: three numbers a row (cores, ways, bandwidth). Rows without a service are ignored. Of a job's row bandwidth alone counts.
         steps: MultiDiscrete. Cores and ways 0 to 6 (3 leaves as it is, 6 takes three more), bandwidth 0 to 2 (1 leaves as it is).
         shares: Box, 0 to 1, of the whole server.
 
     Args:
-        scenario: a shipped set ("demo"), one of its workloads ("demo/spike"), worlds ("train:1..100"), a workload file or a folder.
+        scenario: a shipped set ("demo"), a workload of it ("demo/spike"), worlds ("train:1..100"), a workload file or a folder.
         max_services: rows; a workload with more services and jobs cannot be run.
         step_ms: time between two decisions, 100 to 10,000 in steps of 100.
         action: "steps" or "shares".
@@ -90,8 +89,8 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
         """Begin a workload.
 
         Args:
-            seed: begins the first episode of that seed, which is the run that `surefootd eval` makes of it. Without a seed the next
-                episode of the seed before begins.
+            seed: begins the first episode of that seed, which is the run that `surefootd eval` makes of it. Without a seed the
+                next episode of the seed before begins.
             options: `scene`, the number of a workload (0 to below `scenes`), in place of a drawn one.
         """
         super().reset(seed=seed)

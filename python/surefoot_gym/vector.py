@@ -71,7 +71,7 @@ class VirtualServerVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]])
 
         Args:
             seed: environment i has seed + i; or one seed for each, of which None goes on with the seed before.
-            options: `reset_mask`, shape (num_envs,), bool: only these begin anew. `scene`: the number of a workload for all of them.
+            options: `reset_mask`, shape (num_envs,), bool: only these begin anew. `scene`: the number of a workload for all.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         options = options or {}
