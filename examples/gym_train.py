@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A policy that learns by the cross-entropy method on drawn servers, beside equal shares on the demo's workloads (docs/gym.md).
 
-    python examples/gym_train.py [--seconds 60] [--seed 0]
+    python examples/gym_train.py [--seconds 60] [--seed 0] [--seeds 3]
 
 The policy is one small network that reads one row of the observation and moves cores and ways of that service, every second.
 All rows share its weights, so it works for any number of services. It learns on worlds of the range `train`, and never sees the
@@ -72,7 +72,7 @@ def train(seconds: float, seed: int, population: int = 48, elite: int = 10, step
     return mean
 
 
-def evaluate(weights: np.ndarray | None, seeds: int = 3) -> tuple[float, float, float]:
+def evaluate(weights: np.ndarray | None, seeds: int) -> tuple[float, float, float]:
     """EMU, BE throughput while targets are met, and seconds of violation a run, on every workload of the demo."""
     env = sg.VirtualServerEnv("demo", step_ms=STEP_MS, action="steps" if weights is not None else "shares")
     runs = []
@@ -93,12 +93,13 @@ def evaluate(weights: np.ndarray | None, seeds: int = 3) -> tuple[float, float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it learns")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the learning")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each workload of the demo")
     given = parser.parse_args()
     weights = train(given.seconds, given.seed)
     print(f"\n{'on the demo':<14}{'EMU':>7}{'BE':>7}{'violation s a run':>20}")
     for name, of in (("equal shares", None), ("learnt", weights)):
-        emu, be, late = evaluate(of)
+        emu, be, late = evaluate(of, given.seeds)
         print(f"{name:<14}{emu:>7.3f}{be:>7.3f}{late:>20.1f}")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -366,6 +369,73 @@ def test_an_episode_is_a_run_of_eval(tmp_path: Path) -> None:
     for i, name in enumerate(("moses", "masstree")):
         of_eval = lines.filter(polars.col("service") == name).sort("t_ms")["p99_ms"].to_list()
         assert of_eval == [float(x[i]) for x in p99][: len(of_eval)]
+
+
+# ---------------------------------------------------------------- the package
+
+
+def test_the_stub_is_of_the_extension() -> None:
+    """`_native.pyi` names what the extension has, and no more: a type checker is told no untruth."""
+    from surefoot_gym import _native
+
+    tree = ast.parse((ROOT / "python/surefoot_gym/_native.pyi").read_text("utf-8"))
+    said = {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    (servers,) = (n for n in tree.body if isinstance(n, ast.ClassDef))
+    assert said | {servers.name} == {n for n in dir(_native) if not n.startswith("_")}
+    methods = {n.name for n in servers.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
+    assert methods == {n for n in dir(_native.Servers) if not n.startswith("_")}
+
+
+def test_the_public_names_are_there() -> None:
+    """`__all__` lists what the package has for others, once each and in order."""
+    assert sg.__all__ == sorted(set(sg.__all__))
+    assert all(hasattr(sg, name) for name in sg.__all__)
+
+
+def test_the_wheel_stands_alone(tmp_path: Path) -> None:
+    """One wheel for all Python from 3.11 on, below 10 MB, with types and profiles: an episode runs far from the checkout."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    env = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT / "python")]
+    done = subprocess.run(wheel, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("surefoot_gym-*-cp311-abi3-*.whl")
+    assert file.stat().st_size < 10_000_000
+    with zipfile.ZipFile(file) as z:
+        held = {name.rpartition("/")[2] for name in z.namelist() if name.startswith("surefoot_gym/")}
+    assert {"_native.abi3.so", "_native.pyi", "py.typed", "env.py", "vector.py"} <= held
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(file)], check=True)
+    code = (
+        "import surefoot_gym as sg; e = sg.VirtualServerEnv('shapes-server-1'); e.reset(seed=1); "
+        "print(sg.__file__, e.step(sg.stay(10))[4]['t_ms'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        check=True,
+    )
+    assert done.stdout.split() == [str(tmp_path / "site/surefoot_gym/__init__.py"), "100.0"]
+
+
+def test_the_example_learns(tmp_path: Path) -> None:
+    """The example runs to its table; in three seconds it learns nothing that a test could ask for."""
+    command = [sys.executable, ROOT / "examples/gym_train.py", "--seconds", "3", "--seeds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"equal shares +0\.\d+ +0\.\d+ +\d+\.\d\nlearnt ", done.stdout), done.stdout
+
+
+def test_the_benchmark_prints_its_rows() -> None:
+    """`scripts/bench/gym.py` prints machine, edition, steps a second and memory."""
+    command = [sys.executable, ROOT / "scripts/bench/gym.py", "--seconds", "0.05"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert sg.ENV_ID in done.stdout
+    assert len(re.findall(r"[\d,]+ steps/s", done.stdout)) == 5
+    assert "MiB" in done.stdout
 
 
 # ---------------------------------------------------------------- the page

@@ -46,7 +46,7 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
     What exceeds 1 is 1. The numbers are what a policy sees of a node (`scheduler/server/src/features.rs`), with its noise, its
     delays and its missing readings.
 
-    Action: three numbers a row (cores, ways, bandwidth). Rows without a service are ignored. Of a job's row bandwidth alone counts.
+    Action: three numbers a row (cores, ways, bandwidth). Empty rows are ignored. Of a BE job's row bandwidth alone counts.
         steps: MultiDiscrete. Cores and ways 0 to 6 (3 leaves as it is, 6 takes three more), bandwidth 0 to 2 (1 leaves as it is).
         shares: Box, 0 to 1, of the whole server.
 

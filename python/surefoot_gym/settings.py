@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -72,15 +72,14 @@ class Settings:
             raise ValueError(f'reward: unknown name "{self.reward}". Give one of {known}, or weights, e.g. {{"emu": 1.0}}')
         return REWARDS[self.reward]
 
-    def observation_space(self) -> spaces.Dict:
+    def observation_space(self) -> spaces.Space[dict[str, NDArray[Any]]]:
         table = (self.max_services, len(_native.COLUMNS))
-        return spaces.Dict(
-            {
-                "services": spaces.Box(0.0, 1.0, table, np.float32),
-                "known": spaces.MultiBinary(table),
-                "server": spaces.Box(0.0, 1.0, (len(_native.SERVER_COLUMNS),), np.float32),
-            }
-        )
+        parts: dict[str, spaces.Space[Any]] = {
+            "services": spaces.Box(0.0, 1.0, table, np.float32),
+            "known": spaces.MultiBinary(table),
+            "server": spaces.Box(0.0, 1.0, (len(_native.SERVER_COLUMNS),), np.float32),
+        }
+        return cast("spaces.Space[dict[str, NDArray[Any]]]", spaces.Dict(parts))
 
     def action_space(self) -> spaces.MultiDiscrete | spaces.Box:
         if self.action == "shares":

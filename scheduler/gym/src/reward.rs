@@ -8,7 +8,7 @@ use surefoot_workload::judge::Marks;
 
 /// Parts that can be weighted, in order.
 pub const PARTS: [&str; 10] =
-    ["emu", "emu_cosmos", "be_throughput", "be_throughput_met", "violations", "excess", "cores", "ways", "moved", "model_c"];
+    ["emu", "emu_cosmos", "be_throughput", "be_throughput_met", "violations", "excess", "lc_cores", "lc_ways", "moved", "model_c"];
 /// What is told beside them.
 pub const BESIDE: [&str; 3] = ["reward", "offered_load", "t_ms"];
 /// Numbers of a step that are not of one service.

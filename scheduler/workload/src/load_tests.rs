@@ -13,7 +13,7 @@ const DAY: &str = "[lc.day]\nday_s = 60\nlow = 0.4\n";
 
 fn target() -> Site {
     let shipped = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../vserver/profiles"));
-    let (profiles, traces) = (Profiles::load(&[shipped.clone()]).unwrap(), traces(&[shipped]).unwrap());
+    let (profiles, traces) = (Profiles::load(std::slice::from_ref(&shipped)).unwrap(), traces(&[shipped]).unwrap());
     Site { platform: profiles.platforms["server-1"].clone(), profiles, traces }
 }
 
