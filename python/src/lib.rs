@@ -2,7 +2,7 @@
 //!
 //! Time passes without the interpreter's lock. Arrays are filled and never kept, so none that was handed out changes later.
 
-#![forbid(unsafe_op_in_unsafe_fn)]
+#![forbid(unsafe_code)]
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyIndexError, PyValueError};

@@ -2,8 +2,8 @@
 
 use crate::action::PER_ROW;
 use crate::columns::{COLUMNS, SERVER_COLUMNS};
-use crate::episode::{Episode, Settings, Shown, TOLD, UNKNOWN};
-use crate::reward::MARKS;
+use crate::episode::{Episode, Settings, Shown, TOLD};
+use crate::reward::{MARKS, UNKNOWN};
 use crate::scenario::Scenario;
 use std::sync::Arc;
 

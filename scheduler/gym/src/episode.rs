@@ -2,7 +2,7 @@
 
 use crate::action::{admit, Action, Refused, PER_ROW};
 use crate::columns::{Scale, COLUMNS, SERVER_COLUMNS};
-use crate::reward::{Step, Weights, BESIDE, MARKS};
+use crate::reward::{Step, Weights, BESIDE, MARKS, UNKNOWN};
 use crate::scenario::{Scenario, Scene};
 use std::sync::Arc;
 use surefoot_policy::books::Books;
@@ -15,8 +15,6 @@ use surefoot_workload::load::Loads;
 
 /// Numbers of each row that are told beside the observation: what a judge knows, in units.
 pub const TOLD: [&str; 8] = ["p99_ms", "qos_target_ms", "violation", "load", "cores", "ways", "mba_pct", "throughput"];
-/// In the place of a number that is not known, or that a row or a server has none of. None of them is ever below 0.
-pub const UNKNOWN: f64 = -1.0;
 /// Seeds that episodes draw for their runs have so many bits: any reader of numbers can keep them.
 const SEED_BITS: u32 = 53;
 

@@ -20,5 +20,6 @@ mod shipped;
 
 pub use action::{Action, Refused};
 pub use envs::{Autoreset, Envs};
-pub use episode::{Episode, Settings, UNKNOWN};
+pub use episode::{Episode, Settings};
+pub use reward::UNKNOWN;
 pub use scenario::{Scenario, Scene};

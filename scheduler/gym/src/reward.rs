@@ -1,10 +1,12 @@
 //! What a step pays: a weighted sum of parts, each of which is also told apart.
 
-use crate::UNKNOWN;
 use surefoot_learn::dqn::reward_of;
 use surefoot_server::names::suggest;
 use surefoot_server::{Amount, Observation};
 use surefoot_workload::judge::Marks;
+
+/// In the place of a number that is not known, or that a row or a server has none of. None of them is ever below 0.
+pub const UNKNOWN: f64 = -1.0;
 
 /// Parts that can be weighted, in order.
 pub const PARTS: [&str; 10] =
