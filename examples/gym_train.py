@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A policy that learns by the cross-entropy method on drawn servers, beside equal shares on the demo's workloads (docs/gym.md).
+"""A policy that learns by the cross-entropy method on drawn servers, beside equal shares and PARTIES on the demo's workloads (docs/gym.md).
 
     python examples/gym_train.py [--seconds 60] [--seed 0] [--seeds 3]
 
@@ -21,6 +21,7 @@ SEEN = ("p99_window", "p99_interval", "load", "held_cores", "held_ways", "cpu_us
 AT = [sg.COLUMNS.index(name) for name in SEEN]
 LC, P99, USED, HELD = (sg.COLUMNS.index(name) for name in ("is_lc", "p99_window", "cpu_usage_cores", "held_cores"))
 INPUTS = len(SEEN) + len(sg.SERVER_COLUMNS) + 2  # what is free, how busy the held cores are, and a constant
+SHOWN = ("emu", "be_throughput_met", "violations")
 SIZES = (INPUTS * HIDDEN, HIDDEN * 2)
 
 
@@ -72,22 +73,29 @@ def train(seconds: float, seed: int, population: int = 48, elite: int = 10, step
     return mean
 
 
-def evaluate(weights: np.ndarray | None, seeds: int) -> tuple[float, float, float]:
-    """EMU, BE throughput while targets are met, and seconds of violation a run, on every workload of the demo."""
-    env = sg.VirtualServerEnv("demo", step_ms=STEP_MS, action="steps" if weights is not None else "shares")
+def evaluate(who: np.ndarray | str, seeds: int) -> tuple[float, float, float]:
+    """EMU, BE throughput while targets are met, and seconds of violation a run, on every workload of the demo.
+
+    Args:
+        who: the weights of an agent, or the name of a policy of Surefoot.
+    """
+    env = sg.VirtualServerEnv("demo", step_ms=STEP_MS)
     runs = []
     for scene in range(env.scenes):
         for seed in range(1, seeds + 1):
             obs, _ = env.reset(seed=seed, options={"scene": scene})
+            if isinstance(who, str):
+                told = env.follow(who)
+                runs.append(np.stack([told[name] for name in SHOWN], -1))
+                continue
             seen, over = [], False
             while not over:
-                one = {name: values[None] for name, values in obs.items()}
-                action = sg.equal_shares(obs["services"]) if weights is None else act(weights[None], one)[0]
-                obs, _, _, over, info = env.step(action)
-                seen.append([info["emu"], max(info["be_throughput_met"], 0.0), info["violations"]])
+                obs, _, _, over, info = env.step(act(who[None], {name: values[None] for name, values in obs.items()})[0])
+                seen.append([info[name] for name in SHOWN])
             runs.append(np.array(seen))
-    emu, be = np.mean([r[:, :2].mean(0) for r in runs], 0)
-    return emu, be, float(np.mean([r[:, 2].sum() * STEP_MS / 1000 for r in runs]))
+    # A server without jobs has no throughput of them.
+    emu, be = (np.mean([r[:, i].mean() for r in runs if r[0, i] != sg.UNKNOWN]) for i in (0, 1))
+    return float(emu), float(be), float(np.mean([r[:, 2].sum() * STEP_MS / 1000 for r in runs]))
 
 
 def main() -> None:
@@ -98,8 +106,13 @@ def main() -> None:
     given = parser.parse_args()
     weights = train(given.seconds, given.seed)
     print(f"\n{'on the demo':<14}{'EMU':>7}{'BE':>7}{'violation s a run':>20}")
-    for name, of in (("equal shares", None), ("learnt", weights)):
-        emu, be, late = evaluate(of, given.seeds)
+    rivals: tuple[tuple[str, np.ndarray | str], ...] = (
+        ("equal-share", "equal-share"),
+        ("parties", "parties"),
+        ("learnt", weights),
+    )
+    for name, who in rivals:
+        emu, be, late = evaluate(who, given.seeds)
         print(f"{name:<14}{emu:>7.3f}{be:>7.3f}{late:>20.1f}")
 
 

@@ -371,6 +371,33 @@ def test_an_episode_is_a_run_of_eval(tmp_path: Path) -> None:
         assert of_eval == [float(x[i]) for x in p99][: len(of_eval)]
 
 
+def test_policies_are_rivals_in_the_same_episode(tmp_path: Path) -> None:
+    """What `follow` says of a policy is eval's row of it: seconds of violation, and equal shares are those of an agent's action."""
+    import polars
+
+    mine = scenario(tmp_path, 'platform = "server-1"\nduration_s = 12\n[[lc]]\nservice = "moses"\nload = 0.9\n' + JOB)
+    program = ROOT / "target/release/surefootd"
+    what = ["--workloads", mine, "--policies", "parties,equal-share", "--platform", "server-1", "--progress", "none"]
+    subprocess.run([program, "eval", *what, "--out", tmp_path / "eval"], check=True, capture_output=True, cwd=ROOT)
+    env = sg.VirtualServerEnv(mine, action="shares")
+    obs, _ = env.reset(seed=1)
+    rows = polars.read_parquet(tmp_path / "eval/rows.parquet")
+    for name in ("parties", "equal-share"):
+        late_s = rows.filter(polars.col("policy") == name)["qos_violation_s"][0]
+        told = env.follow(name)
+        assert told["t_ms"].tolist() == [100.0 * (i + 1) for i in range(120)]
+        assert 0.1 * told["violations"].sum() == pytest.approx(late_s)
+    told, seen = env.follow("equal-share"), []
+    for _ in range(120):
+        obs, *_, info = env.step(sg.equal_shares(obs["services"]))
+        seen.append(info["emu"])
+    assert told["emu"].tolist() == seen
+    with pytest.raises(ValueError, match="osml-plus"):
+        env.follow("osml-plus")
+    assert "parties" in sg.POLICIES
+    assert "osml-plus" not in sg.POLICIES
+
+
 # ---------------------------------------------------------------- the package
 
 
@@ -425,7 +452,7 @@ def test_the_example_learns(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "examples/gym_train.py", "--seconds", "3", "--seeds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"equal shares +0\.\d+ +0\.\d+ +\d+\.\d\nlearnt ", done.stdout), done.stdout
+    assert re.search(r"equal-share +0\.\d+ +0\.\d+ +\d+\.\d\nparties .*\nlearnt ", done.stdout), done.stdout
 
 
 def test_the_benchmark_prints_its_rows() -> None:

@@ -115,6 +115,13 @@ impl Servers {
         Ok(self.envs.env(env).error().map(Into::into))
     }
 
+    /// What a policy makes of the episode of one environment: the marks of each step, one step behind the other.
+    fn follow(&self, py: Python<'_>, env: usize, policy: String) -> PyResult<Vec<f64>> {
+        self.known(env)?;
+        let all = py.detach(|| self.envs.env(env).follow(&policy)).map_err(bad)?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
     /// The same environments once more, which go their own way from here.
     fn fork(&self) -> Self {
         self.clone()
@@ -149,6 +156,7 @@ mod _native {
         m.add("TOLD", episode::TOLD.to_vec())?;
         m.add("REFUSED", Refused::ALL.map(Refused::as_str).to_vec())?;
         m.add("UNKNOWN", surefoot_gym::UNKNOWN)?;
+        m.add("POLICIES", surefoot_gym::policies())?;
         m.add("PER_ROW", action::PER_ROW)?;
         m.add("HIGHEST_STEPS", Action::Steps.highest().to_vec())?;
         m.add("SETS", scenario::sets())?;

@@ -5,7 +5,7 @@ Importing this module registers `ENV_ID`. Its version is the edition of the plan
 
 import gymnasium
 
-from surefoot_gym._native import PLANT, SETS
+from surefoot_gym._native import PLANT, POLICIES, SETS
 from surefoot_gym.env import VirtualServerEnv
 from surefoot_gym.frame import COLUMNS, MARKS, PARTS, REFUSED, SERVER_COLUMNS, TOLD, UNKNOWN
 from surefoot_gym.settings import REWARDS, action_row, equal_shares, stay
@@ -19,6 +19,7 @@ __all__ = [
     "MARKS",
     "PARTS",
     "PLANT",
+    "POLICIES",
     "REFUSED",
     "REWARDS",
     "SERVER_COLUMNS",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 from numpy.typing import NDArray
 
 from surefoot_gym import _native
@@ -112,6 +113,22 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
     def scenes(self) -> int:
         """Workloads that an episode may be of."""
         return self._servers.scenes
+
+    def follow(self, policy: str) -> dict[str, NDArray[np.float64]]:
+        """What a policy of Surefoot makes of the episode that `reset` began, whatever was done in it since.
+
+        Args:
+            policy: one of `surefoot_gym.POLICIES`. It decides as often as it would on a node.
+
+        Returns:
+            For each of `surefoot_gym.MARKS` its value at the end of each step: what an agent finds in `info`. Parts that are of an agent's
+            action are `UNKNOWN`, and pay nothing.
+
+        Raises:
+            ValueError: the policy is unknown or needs models, or no episode was begun.
+        """
+        table = np.array(self._servers.follow(0, policy)).reshape(-1, len(MARKS))
+        return dict(zip(MARKS, table.T, strict=True))
 
     def fork(self) -> VirtualServerEnv:
         """The same server once more: what is done to one is not done to the other, and equal actions have equal results."""

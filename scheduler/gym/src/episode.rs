@@ -6,6 +6,7 @@ use crate::reward::{Step, Weights, BESIDE, MARKS, UNKNOWN};
 use crate::scenario::{Scenario, Scene};
 use std::sync::Arc;
 use surefoot_policy::books::Books;
+use surefoot_policy::{by_name, ModelSet};
 use surefoot_server::window::Tells;
 use surefoot_server::{Amount, Observation, Plan, Server, ServiceId, Tick};
 use surefoot_vserver::math::mix64;
@@ -15,6 +16,8 @@ use surefoot_workload::load::Loads;
 
 /// Numbers of each row that are told beside the observation: what a judge knows, in units.
 pub const TOLD: [&str; 8] = ["p99_ms", "qos_target_ms", "violation", "load", "cores", "ways", "mba_pct", "throughput"];
+/// How often a policy of ours decides, ms: as eval asks it.
+const TICK_MS: u64 = 100;
 /// Seeds that episodes draw for their runs have so many bits: any reader of numbers can keep them.
 const SEED_BITS: u32 = 53;
 
@@ -132,6 +135,32 @@ impl Episode {
         }
         step.moved = moved;
         self.last = step;
+    }
+
+    /// What a policy of ours makes of the episode, from its start to its end: the marks at the end of each step. It decides as often as on a
+    /// node. Parts that are of an agent's action are [`UNKNOWN`].
+    ///
+    /// # Errors
+    /// One line: the episode could not be run, the policy is unknown, or it needs models.
+    pub fn follow(&self, policy: &str) -> Result<Vec<[f64; MARKS]>, String> {
+        let run = self.run.as_ref().map_err(String::clone)?;
+        let (scene, mut all) = (&run.scene, vec![]);
+        let mut policy = by_name(policy, &scene.platform, ModelSet::default(), run.seed)?;
+        let mut server = scene.site.server(run.seed);
+        let loads = scene.workload.announce(&mut server, &scene.site.profiles, run.seed).map_err(|e| e.to_string())?;
+        let step = Step { held: (UNKNOWN, UNKNOWN), moved: UNKNOWN, model_c: UNKNOWN };
+        while server.now_ms() < scene.workload.duration_ms {
+            let plan = policy.step(server.now_ms(), &server.observe());
+            // A plan that is refused changes nothing.
+            let _ = if plan.is_empty() { Ok(Default::default()) } else { server.apply(&plan) };
+            policy.between();
+            server.advance(Tick { ms: TICK_MS });
+            if server.now_ms().is_multiple_of(self.settings.step_ms) {
+                let seen = server.observe();
+                all.push(step.marks(&seen, &marks(&seen, &loads, &scene.alone), &self.settings.weights));
+            }
+        }
+        Ok(all)
     }
 
     /// Whether the workload has ended, or could not be run.

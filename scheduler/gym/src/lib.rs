@@ -23,3 +23,8 @@ pub use envs::{Autoreset, Envs};
 pub use episode::{Episode, Settings};
 pub use reward::UNKNOWN;
 pub use scenario::{Scenario, Scene};
+
+/// Policies that [`Episode::follow`] takes: those that need no models.
+pub fn policies() -> Vec<&'static str> {
+    surefoot_policy::NAMES.iter().copied().filter(|name| surefoot_policy::takes(name).is_none()).collect()
+}
