@@ -372,7 +372,7 @@ def test_an_episode_is_a_run_of_eval(tmp_path: Path) -> None:
 
 
 def test_policies_are_rivals_in_the_same_episode(tmp_path: Path) -> None:
-    """What `follow` says of a policy is eval's row of it: seconds of violation, and equal shares are those of an agent's action."""
+    """What `follow` says of a policy is eval's row of it, and equal shares are those of an agent's action."""
     import polars
 
     mine = scenario(tmp_path, 'platform = "server-1"\nduration_s = 12\n[[lc]]\nservice = "moses"\nload = 0.9\n' + JOB)
@@ -448,8 +448,8 @@ def test_the_wheel_stands_alone(tmp_path: Path) -> None:
 
 
 def test_the_example_learns(tmp_path: Path) -> None:
-    """The example runs to its table; in three seconds it learns nothing that a test could ask for."""
-    command = [sys.executable, ROOT / "examples/gym_train.py", "--seconds", "3", "--seeds", "1"]
+    """The example runs to its table; in two generations it learns nothing that a test could ask for."""
+    command = [sys.executable, ROOT / "examples/gym_train.py", "--generations", "2", "--seeds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"equal-share +0\.\d+ +0\.\d+ +\d+\.\d\nparties .*\nlearnt ", done.stdout), done.stdout
