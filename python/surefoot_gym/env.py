@@ -121,8 +121,8 @@ class VirtualServerEnv(gymnasium.Env[Observation, NDArray[Any]]):
             policy: one of `surefoot_gym.POLICIES`. It decides as often as it would on a node.
 
         Returns:
-            For each of `surefoot_gym.MARKS` its value at the end of each step: what an agent finds in `info`. Parts that are of an
-            agent's action are `UNKNOWN`, and pay nothing.
+            For each of `surefoot_gym.MARKS` its value at the end of each step: what an agent finds in `info`. Parts that are of
+            an agent's action are `UNKNOWN`, and pay nothing.
 
         Raises:
             ValueError: the policy is unknown or needs models, or no episode was begun.
