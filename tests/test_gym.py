@@ -316,6 +316,18 @@ def test_autoreset_is_gymnasiums(short: str, mode: AutoresetMode) -> None:
             assert np.array_equal(a[4]["final_info"]["p99_ms"], b[4]["final_info"]["p99_ms"])
 
 
+def test_worker_processes_know_the_id(short: str) -> None:
+    """Processes that begin with nothing, as `AsyncVectorEnv` may start them, find the environment by module and id, and do the same."""
+    theirs = gymnasium.make_vec(
+        f"surefoot_gym:{sg.ENV_ID}", 2, vectorization_mode="async", vector_kwargs={"context": "spawn"}, scenario=short
+    )
+    ours = sg.VirtualServerVectorEnv(2, short)
+    assert same(theirs.reset(seed=3)[0], ours.reset(seed=3)[0])
+    actions = np.tile(np.concatenate([sg.action_row(cores=1), sg.stay(ROWS - 1)]), (2, 1))
+    assert same(tuple(theirs.step(actions)[:4]), ours.step(actions)[:4])
+    theirs.close()
+
+
 def test_a_vector_can_be_reset_in_part(short: str) -> None:
     """With autoreset disabled only the masked environments begin anew, and the others stay where they are."""
     many = sg.VirtualServerVectorEnv(3, short, autoreset_mode="Disabled")
