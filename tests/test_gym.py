@@ -317,7 +317,7 @@ def test_autoreset_is_gymnasiums(short: str, mode: AutoresetMode) -> None:
 
 
 def test_worker_processes_know_the_id(short: str) -> None:
-    """Processes that begin with nothing, as `AsyncVectorEnv` may start them, find the environment by module and id, and do the same."""
+    """Processes that begin with nothing find the environment by module and id, and do what servers of this process do."""
     theirs = gymnasium.make_vec(
         f"surefoot_gym:{sg.ENV_ID}", 2, vectorization_mode="async", vector_kwargs={"context": "spawn"}, scenario=short
     )

@@ -20,7 +20,7 @@ use surefoot_workload::load::traces;
 use surefoot_workload::workload::{files, Workload};
 
 /// Scenes that are kept once they were made; of more, each is made again for each episode (some milliseconds).
-const KEPT: usize = 1024;
+const KEPT: usize = 4096;
 
 /// One server with one workload.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl Scene {
         targets_ms.resize(ids.len(), None);
         let alone = |b: &surefoot_workload::workload::Be| Ok((b.id.clone(), alone_instr_per_s(&site.platform, &profile(&b.job)?)));
         let alone = workload.be.iter().map(alone).collect::<Result<_, String>>()?;
-        // What the workload does not name it does not need: a thousand scenes are kept.
+        // What the workload does not name it does not need: thousands of scenes are kept.
         let used: Vec<&String> = workload.lc.iter().map(|l| &l.service).chain(workload.be.iter().map(|b| &b.job)).collect();
         site.profiles.services.retain(|name, _| used.contains(&name));
         site.profiles.platforms.clear();
