@@ -151,3 +151,59 @@ impl Envs {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use crate::reward::named;
+
+    fn envs(count: usize, threads: usize) -> Envs {
+        let scenario = Arc::new(Scenario::open("tune:3..4", None, None).unwrap());
+        let settings = Settings { rows: 10, step_ms: 1000, action: Action::Steps, weights: named("safe").unwrap() };
+        Envs::new(&scenario, settings, count, threads).unwrap()
+    }
+
+    /// Choices that follow from `n` alone.
+    fn actions(n: usize, count: usize) -> Vec<f64> {
+        let choice = |i: usize| ((i / PER_ROW + i % PER_ROW * 2 + n) % 7) as f64;
+        (0..count * 10 * PER_ROW).map(|i| choice(i).min(Action::Steps.highest()[i % PER_ROW])).collect()
+    }
+
+    /// Whether one thread or three compute a step, and however many others there are, an environment goes the way of its seed.
+    #[test]
+    fn neither_threads_nor_neighbours_have_a_part_in_it() {
+        let (mut many, mut threaded) = (envs(4, 1), envs(4, 3));
+        let mut alone = envs(1, 1);
+        let seeds = [Some(5), Some(6), Some(7), Some(8)];
+        many.reset(&seeds, &[true; 4], None);
+        threaded.reset(&seeds, &[true; 4], None);
+        alone.reset(&seeds[2..3], &[true], None);
+        for n in 0..130 {
+            let all = actions(n, 4);
+            many.step(Some(&all), Autoreset::NextStep);
+            threaded.step(Some(&all), Autoreset::NextStep);
+            let each = all.len() / 4;
+            alone.step(Some(&all[2 * each..3 * each]), Autoreset::NextStep);
+            let (a, b, c) = (many.frame(), threaded.frame(), alone.frame());
+            assert_eq!((&a.services, &a.marks, &a.over, &a.refused), (&b.services, &b.marks, &b.over, &b.refused));
+            let rows = c.services.len();
+            assert_eq!(a.services[2 * rows..3 * rows], c.services);
+            assert_eq!(a.marks[2 * MARKS..3 * MARKS], c.marks);
+        }
+        // 120 steps of a second, then the next episode: none is over, and each has begun twice.
+        assert!(many.frame().over.iter().all(|over| !over));
+    }
+
+    /// Before the first reset, and with a scene that there is none of, every step is over at once, and says why.
+    #[test]
+    fn what_cannot_be_run_is_over() {
+        let mut one = envs(1, 1);
+        one.step(Some(&actions(0, 1)), Autoreset::Disabled);
+        assert!(one.frame().over[0] && one.env(0).error().is_some_and(|e| e.contains("reset()")));
+        one.reset(&[Some(1)], &[true], Some(99));
+        assert!(one.frame().over[0] && one.env(0).error().is_some_and(|e| e.contains("scene 99 of 4")));
+        one.step(None, Autoreset::NextStep);
+        assert!(!one.frame().over[0]);
+    }
+}

@@ -126,15 +126,19 @@ impl Scenario {
         self.sources.is_empty()
     }
 
-    /// Most rows that a known scene takes; drawn worlds take at most what their ranges allow.
+    /// Scene number `i`, made when it is first asked for.
     ///
     /// # Errors
-    /// As [`Scenario::scene`].
+    /// One line: there is no such number, or the workload cannot be read on its server.
     pub fn scene(&self, i: usize) -> Result<Arc<Scene>, String> {
-        if self.sources.len() > KEPT {
-            return self.make(&self.sources[i]).map(Arc::new);
+        let (Some(source), Some(kept)) = (self.sources.get(i), self.kept.get(i)) else {
+            return Err(format!("scene {i} of {}. Give 0 to {}", self.len(), self.len().saturating_sub(1)));
+        };
+        let make = || self.make(source).map(Arc::new);
+        if self.len() > KEPT {
+            return make();
         }
-        self.kept[i].get_or_init(|| self.make(&self.sources[i]).map(Arc::new)).clone()
+        kept.get_or_init(make).clone()
     }
 
     fn make(&self, source: &Source) -> Result<Scene, String> {
