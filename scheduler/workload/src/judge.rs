@@ -3,7 +3,7 @@
 use crate::load::{Loads, STEP_MS};
 use std::collections::BTreeMap;
 use surefoot_server::window::WINDOW_MS;
-use surefoot_server::Observation;
+use surefoot_server::{Observation, ServiceView};
 
 /// A service within its max load, which is the highest that meets its target alone on the whole server, can be served.
 const SCHEDULABLE_LOAD: f64 = 1.0;
@@ -29,14 +29,18 @@ fn schedulable(loads: &Loads, id: &str, now_ms: u64) -> bool {
     recent.filter_map(|t| loads.load_at(id, t)).all(|load| load <= SCHEDULABLE_LOAD)
 }
 
+/// The load of an LC service, and whether its target is met.
+pub fn served(s: &ServiceView, loads: &Loads, t_ms: u64) -> (f64, bool) {
+    (loads.load_at(&s.id, t_ms).unwrap_or(0.0), s.qos_met() == Some(true))
+}
+
 /// `alone`: instructions/s of each BE job alone on the server.
 pub fn marks(seen: &Observation, loads: &Loads, alone: &BTreeMap<String, f64>) -> Marks {
     let mut marks = Marks::default();
     let (mut all_met, mut avoidable_miss) = (true, false);
     for s in seen.lc() {
-        let offered = loads.load_at(&s.id, seen.t_ms).unwrap_or(0.0);
+        let (offered, met) = served(s, loads, seen.t_ms);
         marks.offered += offered;
-        let met = s.qos_met() == Some(true);
         all_met &= met;
         avoidable_miss |= !s.at_ease() && schedulable(loads, &s.id, seen.t_ms);
         if met {

@@ -13,7 +13,7 @@ use surefoot_policy::Policy;
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Observation, Server, ServiceView, Tick};
 use surefoot_vserver::Profile;
-use surefoot_workload::judge::marks;
+use surefoot_workload::judge::{marks, served};
 
 pub const TICK_MS: u64 = 100;
 /// QoS must hold for this long (design, section 1).
@@ -302,12 +302,14 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
 fn add_settled(sum: &mut Settled, seen: &Observation, loads: &Loads, alone: &BTreeMap<String, f64>) {
     sum.ticks += 1;
     let marks = marks(seen, loads, alone);
-    sum.offered += marks.offered;
-    sum.emu += marks.emu;
     sum.cosmos += marks.emu_cosmos;
     let mut cpus = surefoot_server::CpuSet::empty();
     let mut ways: Vec<u32> = vec![];
     for s in seen.lc() {
+        // One by one: the order of a sum shows in its last bit.
+        let (offered, met) = served(s, loads, seen.t_ms);
+        sum.offered += offered;
+        sum.emu += if met { offered } else { 0.0 };
         cpus = cpus.union(s.allocation.cpus);
         ways.resize(ways.len().max(s.allocation.ways.len()), 0);
         ways.iter_mut().zip(&s.allocation.ways).for_each(|(all, mine)| *all |= mine);
