@@ -294,3 +294,44 @@ pub fn mark_names() -> Vec<&'static str> {
     debug_assert_eq!(all.len(), MARKS);
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window that tells p99 alone tells it to the last bit as one that tells all, with the same count; it has no other percentile.
+    #[test]
+    fn p99_alone_is_the_same_p99() {
+        let scenario = Scenario::open("demo/cache-pressure", None, None).unwrap();
+        let scene = scenario.scene(0).unwrap();
+        let run = |tells| {
+            let mut server = scene.site.server(3).telling(tells);
+            scene.workload.announce(&mut server, &scene.site.profiles, 3).unwrap();
+            let mut step = || {
+                server.advance(Tick { ms: 100 });
+                server.observe().lc().filter_map(|s| s.window).map(|w| (w.p99_ms.to_bits(), w.count, w.p50_ms.is_nan())).collect::<Vec<_>>()
+            };
+            (0..80).flat_map(|_| step()).collect::<Vec<_>>()
+        };
+        let (all, alone) = (run(Tells::All), run(Tells::P99));
+        assert!(all.len() > 100 && all.iter().all(|(_, _, nan)| !nan) && alone.iter().all(|(_, _, nan)| *nan));
+        assert!(all.iter().zip(&alone).all(|(a, b)| (a.0, a.1) == (b.0, b.1)));
+    }
+
+    /// A policy of ours is followed through the same run, from its start, whatever was done in it since.
+    #[test]
+    fn a_policy_is_followed_from_the_start() {
+        let scenario = Arc::new(Scenario::open("demo/two-lc-steady", None, None).unwrap());
+        let weights = crate::reward::named("emu").unwrap();
+        let settings = Arc::new(Settings { rows: 10, step_ms: 1000, action: Action::Steps, weights });
+        let mut env = Episode::new(scenario, settings);
+        assert!(env.follow("parties").unwrap_err().contains("reset()"));
+        env.reset(Some(1), None);
+        let first = env.follow("parties").unwrap();
+        env.step(None, &mut [0; 10]);
+        assert_eq!(first, env.follow("parties").unwrap());
+        assert_eq!(first.len(), 60);
+        assert!(env.follow("surefoot").is_err() && env.follow("partis").unwrap_err().contains("Did you mean"));
+        assert!(first.iter().all(|marks| marks[0].is_finite() && marks[0] >= 0.0));
+    }
+}
