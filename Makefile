@@ -13,12 +13,12 @@ export DVC_NO_ANALYTICS := true
 BPF = $(shell scripts/bpf-flags.sh)
 CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
-.PHONY: help setup deps python rust engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
+.PHONY: help setup deps python rust gym engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-setup: deps python rust ## everything that demo and test need: system packages (as root), Python environment, binaries
+setup: deps python rust gym ## everything that demo and test need: system packages (as root), Python environment, binaries
 
 deps:
 	@scripts/deps.sh
@@ -31,6 +31,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/python.sh
 
 rust: deps
 	$(CARGO_BUILD)
+
+gym: python rust ## the virtual server as a Gymnasium environment, built and installed into .venv (docs/gym.md)
+	@scripts/gym.sh $(VENV)
 
 engine: deps ## start the container engine if none answers
 	@scripts/engine.sh

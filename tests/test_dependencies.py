@@ -17,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "decisions" / "dependencies.md"
+# Crates outside of scheduler/.
+ELSEWHERE = (ROOT / "workloads/loadgen/Cargo.toml", ROOT / "python/Cargo.toml")
 
 
 def script() -> ModuleType:
@@ -43,7 +45,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def manifests() -> list[dict[str, Any]]:
-    files = [ROOT / "Cargo.toml", *sorted(ROOT.glob("scheduler/*/Cargo.toml")), ROOT / "workloads/loadgen/Cargo.toml"]
+    files = [ROOT / "Cargo.toml", *sorted(ROOT.glob("scheduler/*/Cargo.toml")), *ELSEWHERE]
     return [tomllib.loads(file.read_text()) for file in files]
 
 
@@ -70,7 +72,7 @@ def test_every_crate_has_its_reason() -> None:
 
 def test_crates_are_used() -> None:
     """What a crate asks for it names in its code: a dependency that nobody calls is removed."""
-    for manifest in [*sorted(ROOT.glob("scheduler/*/Cargo.toml")), ROOT / "workloads/loadgen/Cargo.toml"]:
+    for manifest in [*sorted(ROOT.glob("scheduler/*/Cargo.toml")), *ELSEWHERE]:
         code = "".join(file.read_text("utf-8") for file in manifest.parent.rglob("*.rs"))
         table = tomllib.loads(manifest.read_text())
         for kind in ("dependencies", "dev-dependencies"):

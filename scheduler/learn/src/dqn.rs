@@ -40,8 +40,13 @@ pub fn action(cores: i32, ways: i32) -> Option<usize> {
 /// Reward of an action that was carried out (OSML paper, Sec. 4.3): faster pays and every unit taken costs,
 /// sign(d) ln(1 + |d|) - (cores + ways), d = latency before - after, ms.
 pub fn reward(before_ms: f64, after_ms: f64, action: usize) -> f64 {
-    let (better_ms, (cores, ways)) = (before_ms - after_ms, change(action));
-    better_ms.signum() * better_ms.abs().ln_1p() - f64::from(cores + ways)
+    let (cores, ways) = change(action);
+    reward_of(before_ms - after_ms, cores + ways)
+}
+
+/// The same, by what came of it: so much faster, ms, for so many more cores and ways.
+pub fn reward_of(better_ms: f64, more: i32) -> f64 {
+    better_ms.signum() * better_ms.abs().ln_1p() - f64::from(more)
 }
 
 /// Hyperparameters; the defaults are those of `models/dqn.py`.

@@ -216,8 +216,22 @@ pub fn mixture_quantile(intervals: &[Latency], upper_p: f64) -> Option<f64> {
     Mixture::new(intervals).quantile(upper_p, 0.0)
 }
 
+/// What a window tells of response times beside their mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tells {
+    #[default]
+    All,
+    /// p50 and p95 are NaN: each percentile costs a microsecond.
+    P99,
+}
+
 /// The window that a list of intervals makes, oldest first; None without completions.
 pub fn merge(intervals: &[Latency], interval_ms: f64) -> Option<Latency> {
+    merge_told(intervals, interval_ms, Tells::All)
+}
+
+/// The same, as far as it is to be told.
+pub fn merge_told(intervals: &[Latency], interval_ms: f64, tells: Tells) -> Option<Latency> {
     let count: u64 = intervals.iter().map(|l| l.count).sum();
     let errors = intervals.iter().map(|l| l.errors).sum();
     let mixture = Mixture::new(intervals);
@@ -226,8 +240,8 @@ pub fn merge(intervals: &[Latency], interval_ms: f64) -> Option<Latency> {
     Some(Latency {
         count,
         mean_ms: mean(|l| l.mean_ms),
-        p50_ms: mixture.quantile(0.5, mean(|l| l.p50_ms))?,
-        p95_ms: mixture.quantile(0.05, mean(|l| l.p95_ms))?,
+        p50_ms: if tells == Tells::All { mixture.quantile(0.5, mean(|l| l.p50_ms))? } else { f64::NAN },
+        p95_ms: if tells == Tells::All { mixture.quantile(0.05, mean(|l| l.p95_ms))? } else { f64::NAN },
         p99_ms: mixture.quantile(0.01, mean(|l| l.p99_ms))?,
         p99_low_ms: None,
         p99_high_ms: None,

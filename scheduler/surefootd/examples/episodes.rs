@@ -205,7 +205,7 @@ fn unused(books: &Books) -> f64 {
 /// One episode; returns the sum of its rewards.
 fn episode(at: &VirtualTarget, w: &Workload, agent: &mut Agent, b: &BundleModels, steps: usize, seed: u64) -> Result<f64> {
     let mut server = VirtualServer::new(at.profile.clone(), Some(seed));
-    w.announce(&mut server, at, seed)?;
+    w.announce(&mut server, &at.profiles, seed)?;
     let refused = |e: String| Error::Failed(format!("{}: {e}", w.name));
     let mut books = Books::new(&at.platform);
     let (mut sum, mut turn, mut rng) = (0.0, 0, Rng::new(seed));

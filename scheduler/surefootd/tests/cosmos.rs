@@ -28,7 +28,7 @@ fn run(mix: &str, policy: &str, seconds: u64) -> Ended {
     let file = root().join(format!("workloads/sets/cosmos-e2/{mix}.toml"));
     let w = Workload::read(&file, &at.target()).unwrap();
     let mut server = at.server(1);
-    w.announce(&mut server, &at, 1).unwrap();
+    w.announce(&mut server, &at.profiles, 1).unwrap();
     let mut policy = by_name(policy, &at.platform, ModelSet::default(), 1).unwrap();
     let (mut met, mut n, mut job, mut steps_ms) = (0.0, 0.0, 0.0, vec![]);
     while server.now_ms() < seconds * 1000 {

@@ -44,5 +44,5 @@ pub use profile::{
 };
 pub use server::{platform_of, LoadCourse, VirtualServer};
 pub use speeds::{Shared, Solver, Speed};
-pub use steady::{max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};
+pub use steady::{alone_instr_per_s, max_load_rps, rps_at_full_load, sample_series, LatencyMs, Sample, Series, Steady, HORIZON_S};
 pub use tenant::{check_tenants, place, stack_ways, Tenant, TenantError, WayMasks};

@@ -12,7 +12,7 @@ use crate::MAX_DOMAINS;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use surefoot_server::features::{core_freq_mhz, Frequency};
-use surefoot_server::window::{merge, overloaded, span_ms, verdict, LONGEST_WINDOW_MS, SILENT_MS};
+use surefoot_server::window::{merge_told, overloaded, span_ms, verdict, Tells, LONGEST_WINDOW_MS, SILENT_MS};
 use surefoot_server::{
     Allocation, Applied, Features, FeedState, Kind, Latency, Llc, Mba, Memory, MemoryView, Observation, Plan, Platform, Server,
     ServerError, ServiceView, Tick, Verdict,
@@ -102,6 +102,7 @@ pub struct VirtualServer {
     now_ms: u64,
     /// When the last step began: what was seen then is not told again.
     looked_ms: u64,
+    tells: Tells,
 }
 
 /// The plant goes on in steps of this length at most.
@@ -118,6 +119,7 @@ impl VirtualServer {
             courses: vec![],
             now_ms: 0,
             looked_ms: 0,
+            tells: Tells::All,
         }
     }
 
@@ -127,6 +129,11 @@ impl VirtualServer {
     /// Without a seed.
     pub fn exact(self) -> Self {
         VirtualServer { plant: self.plant.exact(), ..self }
+    }
+
+    /// What windows tell; for a reader of p99 alone, observations then take half the time.
+    pub fn telling(self, tells: Tells) -> Self {
+        VirtualServer { tells, ..self }
     }
 
     pub fn profile(&self) -> &Arc<PlatformProfile> {
@@ -406,23 +413,23 @@ impl Entry {
     }
 
     /// The last second, longer at low rates ([`span_ms`]).
-    fn window(&self, now_ms: u64) -> Option<Latency> {
+    fn window(&self, now_ms: u64, tells: Tells) -> Option<Latency> {
         let since = |ms: u64| self.intervals.partition_point(|x| x.end_ms + ms <= now_ms);
         let span = span_ms(|ms| self.intervals.range(since(ms)..).filter_map(|x| x.latency).map(|l| l.count).sum());
-        self.taken_together(since(span))
+        self.taken_together(since(span), tells)
     }
 
     /// Of everything since `looked_ms`, not of what was told before; None without completions.
-    fn interval(&self, looked_ms: u64, now_ms: u64) -> Option<Latency> {
+    fn interval(&self, looked_ms: u64, now_ms: u64, tells: Tells) -> Option<Latency> {
         let from = self.intervals.partition_point(|x| x.end_ms <= looked_ms);
         if now_ms - looked_ms <= LONGEST_PART_MS {
             return self.intervals.range(from..).next_back()?.latency;
         }
-        self.taken_together(from)
+        self.taken_together(from, tells)
     }
 
     /// Latency of the intervals from this one on; None without completions.
-    fn taken_together(&self, from: usize) -> Option<Latency> {
+    fn taken_together(&self, from: usize, tells: Tells) -> Option<Latency> {
         let recent = self.intervals.range(from..);
         let list: Vec<Latency> = recent.clone().filter_map(|x| x.latency).collect();
         // Those without completions count as time too.
@@ -436,17 +443,17 @@ impl Entry {
                 Some(latency(l, n as u64, n as f64 * 1e3 / passed_ms, errors, list.iter().map(|l| l.verdict)))
             }
             // `merge` spreads the count over its intervals.
-            None => merge(&list, passed_ms / list.len().max(1) as f64),
+            None => merge_told(&list, passed_ms / list.len().max(1) as f64, tells),
         }
     }
 
-    fn view(&self, looked_ms: u64, now_ms: u64) -> ServiceView {
+    fn view(&self, looked_ms: u64, now_ms: u64, tells: Tells) -> ServiceView {
         let kind = match self.profile.lc() {
             Some(lc) => Kind::Lc { qos_target_ms: lc.qos_target_ms },
             None => Kind::Be,
         };
         let unknown = self.silent_since_ms.filter(|since| now_ms > since + SILENT_MS);
-        let window = if unknown.is_some() { None } else { self.window(now_ms) };
+        let window = if unknown.is_some() { None } else { self.window(now_ms, tells) };
         ServiceView {
             id: self.id.clone(),
             service: self.profile.name.clone(),
@@ -460,7 +467,7 @@ impl Entry {
                 (_, Some(since_ms)) => FeedState::Unknown { since_ms, heard: true },
                 (_, None) => FeedState::heard(window.as_ref()),
             },
-            interval: self.interval(looked_ms, now_ms),
+            interval: self.interval(looked_ms, now_ms, tells),
             window,
             instr_per_s: self.sample.map(|s| s.instr_per_s),
             memory: self.sample.map(|s| memory_view(&s.memory)).unwrap_or_default(),
@@ -541,7 +548,7 @@ impl Server for VirtualServer {
     fn observe(&mut self) -> Observation {
         Observation {
             t_ms: self.now_ms,
-            services: self.entries.iter().map(|e| e.view(self.looked_ms, self.now_ms)).collect(),
+            services: self.entries.iter().map(|e| e.view(self.looked_ms, self.now_ms, self.tells)).collect(),
             ..Observation::default()
         }
     }

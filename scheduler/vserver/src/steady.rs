@@ -389,6 +389,13 @@ fn poisson(mean: f64, u: f64) -> usize {
     n
 }
 
+/// Instructions/s of a BE job alone on the whole server, one thread per CPU.
+pub fn alone_instr_per_s(platform: &std::sync::Arc<PlatformProfile>, job: &std::sync::Arc<crate::profile::Profile>) -> f64 {
+    let full = surefoot_server::allocation::full_mask(platform.llc.ways);
+    let tenant = [Tenant::new(job.clone(), 0.0, platform.logical_cpus(), platform.all_cpus(), full)];
+    Steady::new(platform.clone()).case(&tenant, HORIZON_S)[0].instr_per_s
+}
+
 /// RPS at load 1: listed in the profile for this platform, else computed by [`max_load_rps`]. None for BE jobs.
 pub fn rps_at_full_load(platform: &std::sync::Arc<PlatformProfile>, profile: &std::sync::Arc<crate::profile::Profile>) -> Option<f64> {
     profile.lc()?.max_load_rps.get(&platform.name).copied().or_else(|| max_load_rps(platform, profile))

@@ -1,8 +1,6 @@
 //! What every room uses: the command line, errors, files, output, signals. It knows no other room.
 
 pub mod cli;
-pub mod digest;
-pub mod error;
 pub mod files;
 pub mod holder;
 pub mod host;
@@ -12,5 +10,6 @@ pub mod places;
 pub mod progress;
 pub mod say;
 pub mod stop;
-pub mod toml;
 pub mod utc;
+
+pub use surefoot_workload::{digest, error, toml};

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use surefoot_policy::Policy;
-use surefoot_server::window::{MIN_COUNT_P99, WINDOW_MS};
+use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Observation, Server, ServiceView, Tick};
-use surefoot_vserver::{Profile, Steady, Tenant, HORIZON_S};
+use surefoot_vserver::Profile;
+use surefoot_workload::judge::{marks, served};
 
 pub const TICK_MS: u64 = 100;
 /// QoS must hold for this long (design, section 1).
@@ -26,8 +27,6 @@ const SETTLED_MS: u64 = 10_000;
 /// The same where loads have shapes, at least: ten seconds would see one level of a burst, or an hour of a day. A longer day is
 /// taken whole.
 const SETTLED_SHAPED_MS: u64 = 60_000;
-/// A service within its max load, which is the highest that meets its target alone on the whole server, can be served.
-const SCHEDULABLE_LOAD: f64 = 1.0;
 
 /// One eval row (docs/eval-output.md). None where it does not exist.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -168,9 +167,7 @@ impl Violations {
 
 /// Instructions/s of a job alone on the whole server.
 pub fn alone_instr_per_s(at: &VirtualTarget, job: &Arc<Profile>) -> f64 {
-    let full = surefoot_server::allocation::full_mask(at.platform.ways());
-    let tenant = [Tenant::new(job.clone(), 0.0, at.platform.logical_cpus(), at.platform.managed, full)];
-    Steady::new(at.profile.clone()).case(&tenant, HORIZON_S)[0].instr_per_s
+    surefoot_vserver::alone_instr_per_s(&at.profile, job)
 }
 
 fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
@@ -184,7 +181,7 @@ fn alone(at: &VirtualTarget, w: &Workload) -> Result<BTreeMap<String, f64>> {
 /// [`Error::BadInput`] for a workload that this platform cannot hold; [`Error::Failed`] once this process was asked to end.
 pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64, keep_timeline: bool) -> Result<(EvalRow, Vec<Moment>)> {
     let mut server = at.server(seed);
-    let loads = w.announce(&mut server, at, seed)?;
+    let loads = w.announce(&mut server, &at.profiles, seed)?;
     let alone = alone(at, w)?;
     let from_ms = w.last_change_ms();
     let mut convergence = Convergence::from(from_ms);
@@ -302,27 +299,17 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
     Ok((row, timeline))
 }
 
-/// Whether an LC service could be served all the time that its window is of.
-fn schedulable(loads: &Loads, id: &str, now_ms: u64) -> bool {
-    let recent = (0..WINDOW_MS / TICK_MS).map(|k| now_ms.saturating_sub(k * TICK_MS));
-    recent.filter_map(|t| loads.load_at(id, t)).all(|load| load <= SCHEDULABLE_LOAD)
-}
-
 fn add_settled(sum: &mut Settled, seen: &Observation, loads: &Loads, alone: &BTreeMap<String, f64>) {
     sum.ticks += 1;
-    let (mut all_met, mut avoidable_miss) = (true, false);
-    let mut offered_now = 0.0;
+    let marks = marks(seen, loads, alone);
+    sum.cosmos += marks.emu_cosmos;
     let mut cpus = surefoot_server::CpuSet::empty();
     let mut ways: Vec<u32> = vec![];
     for s in seen.lc() {
-        let offered = loads.load_at(&s.id, seen.t_ms).unwrap_or(0.0);
+        // One by one: the order of a sum shows in its last bit.
+        let (offered, met) = served(s, loads, seen.t_ms);
         sum.offered += offered;
-        offered_now += offered;
-        all_met &= s.qos_met() == Some(true);
-        avoidable_miss |= !s.at_ease() && schedulable(loads, &s.id, seen.t_ms);
-        if s.qos_met() == Some(true) {
-            sum.emu += offered;
-        }
+        sum.emu += if met { offered } else { 0.0 };
         cpus = cpus.union(s.allocation.cpus);
         ways.resize(ways.len().max(s.allocation.ways.len()), 0);
         ways.iter_mut().zip(&s.allocation.ways).for_each(|(all, mine)| *all |= mine);
@@ -330,15 +317,10 @@ fn add_settled(sum: &mut Settled, seen: &Observation, loads: &Loads, alone: &BTr
     sum.cores += f64::from(cpus.len());
     sum.ways += ways.iter().map(|m| f64::from(m.count_ones())).sum::<f64>() / ways.len().max(1) as f64;
     sum.mbw += seen.services.iter().filter_map(|s| s.features.mbl_mbps).sum::<f64>();
-    let shares: Vec<f64> = seen.be().filter_map(|s| Some(s.instr_per_s? / alone.get(&s.id).filter(|a| **a > 0.0)?)).collect();
-    if !shares.is_empty() {
-        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-        sum.be += mean;
-        sum.be_met += if avoidable_miss { 0.0 } else { mean };
+    if let (Some(be), Some(met)) = (marks.be_throughput, marks.be_throughput_met) {
+        sum.be += be;
+        sum.be_met += met;
         sum.be_ticks += 1;
-    }
-    if all_met {
-        sum.cosmos += offered_now + shares.iter().sum::<f64>();
     }
 }
 

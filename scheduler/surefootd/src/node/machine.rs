@@ -55,7 +55,7 @@ impl Node {
             );
         }
         let mut server = at.server(config.seed);
-        let loads = workload.announce(&mut server, at, config.seed)?;
+        let loads = workload.announce(&mut server, &at.profiles, config.seed)?;
         Ok(Node::Virtual { server: Box::new(server), workload, loads, realtime: config.realtime })
     }
 

@@ -3,10 +3,10 @@
 pub mod config;
 pub mod drawn;
 pub mod inputs;
-pub mod load;
 pub mod models;
 pub mod moment;
 pub mod target;
 pub mod virtual_target;
-pub mod workload;
 pub mod world;
+
+pub use surefoot_workload::{load, workload};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use surefoot_linux::discover::MemoryControl;
 use surefoot_server::Platform;
+use surefoot_workload::known::Known;
 
 /// An LC service as a sweep needs to know it.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,5 +46,32 @@ pub struct Target {
 impl Target {
     pub fn is_virtual(&self) -> bool {
         self.plant.is_some()
+    }
+}
+
+/// What a workload may name here.
+impl Known for Target {
+    fn platform(&self) -> &str {
+        &self.platform.name
+    }
+
+    fn max_load_rps(&self, service: &str) -> Option<Option<f64>> {
+        self.services.get(service).map(|s| s.max_load_rps)
+    }
+
+    fn services(&self) -> Vec<&str> {
+        self.services.keys().map(String::as_str).collect()
+    }
+
+    fn jobs(&self) -> Vec<&str> {
+        self.jobs.iter().map(String::as_str).collect()
+    }
+
+    fn traces(&self) -> &BTreeMap<String, Arc<Trace>> {
+        &self.traces
+    }
+
+    fn pages(&self, name: &str) -> bool {
+        self.paged.contains(name)
     }
 }

@@ -7,9 +7,9 @@
 //! - Without shapes the rate is that of the file, to the last bit.
 //! - No rate is above [`Shapes::highest`] times that of the file.
 
-use crate::base::digest::sha256_hex;
-use crate::base::error::{Error, Result};
-use crate::base::toml::{place, toml_error};
+use crate::digest::sha256_hex;
+use crate::error::{Error, Result};
+use crate::toml::{place, toml_error};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -74,10 +74,17 @@ impl Trace {
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
     pub fn read(file: &Path) -> Result<Self> {
-        let text = input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a trace of load", &e))?;
+        Self::parse(file, &input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a trace of load", &e))?)
+    }
+
+    /// `file` names the trace and is for messages.
+    ///
+    /// # Errors
+    /// See [`Trace::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
         let raw: RawTrace =
-            toml::from_str(&text).map_err(|e| toml_error(file, &text, &e, "docs/workload-format.md lists every field of a trace"))?;
-        let wrong = |span, field: &str, what: &str| Error::BadInput(format!("{}: {field}: {what}", place(file, &text, &span)));
+            toml::from_str(text).map_err(|e| toml_error(file, text, &e, "docs/workload-format.md lists every field of a trace"))?;
+        let wrong = |span, field: &str, what: &str| Error::BadInput(format!("{}: {field}: {what}", place(file, text, &span)));
         let (low, values) = (*raw.low.get_ref(), raw.values.get_ref());
         if !(0.0..1.0).contains(&low) {
             return Err(wrong(raw.low.span(), "low", &format!("{low} is out of range. Give the lowest load as a share of the highest")));
@@ -242,7 +249,7 @@ impl RawDay {
         let trace = match &self.trace {
             Some(name) => {
                 let known = || traces.keys().map(String::as_str);
-                let hint = || crate::base::error::suggest(name, known());
+                let hint = || crate::error::suggest(name, known());
                 let unknown =
                     || ("day.trace", format!("unknown trace \"{name}\". {} Mend the name, or add a file to loads/ of --profiles", hint()));
                 Some(traces.get(name).cloned().ok_or_else(unknown)?)

@@ -1,6 +1,6 @@
 //! What is wrong with a TOML file, in one line.
 
-use crate::base::error::Error;
+use crate::error::Error;
 use std::ops::Range;
 use std::path::Path;
 use surefoot_server::names::expected;

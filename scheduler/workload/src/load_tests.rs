@@ -1,8 +1,9 @@
 //! Shapes of load: courses, files and errors.
 
 use super::*;
-use crate::stage::virtual_target::VirtualTarget;
-use crate::stage::workload::Workload;
+use crate::known::Site;
+use crate::workload::Workload;
+use surefoot_vserver::Profiles;
 
 const PLAIN: &str = "duration_s = 600\n[[lc]]\nservice = \"moses\"\nload = 0.5\narrive_s = 1\nleave_s = 500\n\
                      [[lc.change]]\nat_s = 300\nload = 0.8\n";
@@ -10,12 +11,14 @@ const BURSTS: &str = "[lc.bursts]\nlevels = [0.7, 1.9]\ndwell_s = [3.0, 1.0]\n";
 const DRIFT: &str = "[lc.drift]\npct_per_min = 6\nbound_pct = 20\n";
 const DAY: &str = "[lc.day]\nday_s = 60\nlow = 0.4\n";
 
-fn target() -> VirtualTarget {
-    VirtualTarget::of_platform("server-1", None).unwrap()
+fn target() -> Site {
+    let shipped = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../vserver/profiles"));
+    let (profiles, traces) = (Profiles::load(std::slice::from_ref(&shipped)).unwrap(), traces(&[shipped]).unwrap());
+    Site { platform: profiles.platforms["server-1"].clone(), profiles, traces }
 }
 
 fn parse(text: &str) -> Result<Workload> {
-    Workload::parse("w.toml".as_ref(), text, &target().target())
+    Workload::parse("w.toml".as_ref(), text, &target())
 }
 
 fn offered(shape: &str, seed: u64) -> Offered {
@@ -146,9 +149,9 @@ fn the_server_follows_the_course() {
     use surefoot_server::{Server, Tick};
     let at = target();
     let text = format!("{PLAIN}{BURSTS}{DRIFT}{DAY}[[lc]]\nservice = \"login\"\nload = 0.3\n").replace("arrive_s = 1", "arrive_s = 0.5");
-    let w = Workload::parse("w.toml".as_ref(), &text, &at.target()).unwrap();
+    let w = Workload::parse("w.toml".as_ref(), &text, &at).unwrap();
     let mut server = at.server(9);
-    let loads = w.announce(&mut server, &at, 9).unwrap();
+    let loads = w.announce(&mut server, &at.profiles, 9).unwrap();
     let mut changes = 0;
     let mut before = None;
     for tick in 0..200 {

@@ -1,17 +1,17 @@
 //! Workload files (docs/workload-format.md): which services and jobs come, change their load and leave, and when.
 
-use crate::base::error::{suggest, Error, Result};
-use crate::base::toml::{place, toml_error};
-use crate::stage::load::{Loads, RawBursts, RawDay, RawDrift, Said, Shapes, MOST_RPS};
-use crate::stage::target::Target;
-use crate::stage::virtual_target::VirtualTarget;
+use crate::error::{suggest, Error, Result};
+use crate::known::Known;
+use crate::load::{Loads, RawBursts, RawDay, RawDrift, Said, Shapes, MOST_RPS};
+use crate::toml::{place, toml_error};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use surefoot_io::input::{self, WRITTEN_BYTES};
-use surefoot_vserver::VirtualServer;
+use surefoot_server::Server;
+use surefoot_vserver::{Profiles, VirtualServer};
 use toml::Spanned;
 
 /// A checked workload. Times in ms from the start.
@@ -102,10 +102,10 @@ struct RawBe {
 }
 
 /// A working set that a file may name, GB.
-fn working_set(target: &Target, name: &str, ws_gb: Option<f64>) -> std::result::Result<Option<f64>, String> {
+fn working_set(target: &impl Known, name: &str, ws_gb: Option<f64>) -> std::result::Result<Option<f64>, String> {
     match ws_gb {
         Some(gb) if !(0.001..=100_000.0).contains(&gb) => Err(format!("{gb} is out of range. Give 0.001 to 100000 GB")),
-        Some(_) if !target.paged.contains(name) => {
+        Some(_) if !target.pages(name) => {
             Err(format!("the profile of {name} does not say how it pages. Leave ws_gb out, or add a profile with [paging]"))
         }
         ok => Ok(ok),
@@ -143,12 +143,20 @@ pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(out)
 }
 
+/// The text of a workload file.
+///
+/// # Errors
+/// [`Error::BadInput`] names the file and the remedy.
+pub fn text(file: &Path) -> Result<String> {
+    input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a workload file", &e))
+}
+
 impl Workload {
     /// Read a workload and resolve it on a platform.
     ///
     /// # Errors
     /// [`Error::BadInput`] names file, line, field and remedy.
-    pub fn read(file: &Path, target: &Target) -> Result<Self> {
+    pub fn read(file: &Path, target: &impl Known) -> Result<Self> {
         Self::read_with_text(file, target).map(|(w, _)| w)
     }
 
@@ -156,8 +164,8 @@ impl Workload {
     ///
     /// # Errors
     /// See [`Workload::read`].
-    pub fn read_with_text(file: &Path, target: &Target) -> Result<(Self, String)> {
-        let text = input::text(file, WRITTEN_BYTES).map_err(|e| Error::unreadable(file, "a workload file", &e))?;
+    pub fn read_with_text(file: &Path, target: &impl Known) -> Result<(Self, String)> {
+        let text = text(file)?;
         Ok((Self::parse(file, &text, target)?, text))
     }
 
@@ -165,7 +173,7 @@ impl Workload {
     ///
     /// # Errors
     /// See [`Workload::read`].
-    pub fn parse(file: &Path, text: &str, target: &Target) -> Result<Self> {
+    pub fn parse(file: &Path, text: &str, target: &impl Known) -> Result<Self> {
         let raw: Raw = toml::from_str(text).map_err(|e| toml_error(file, text, &e, "docs/workload-format.md lists every field"))?;
         let wrong =
             |span: &Range<usize>, field: &str, what: String| Error::BadInput(format!("{}: {field}: {what}", place(file, text, span)));
@@ -195,19 +203,16 @@ impl Workload {
         let mut lc = vec![];
         for entry in &raw.lc {
             let (span, e) = (entry.span(), entry.get_ref());
-            let Some(known) = target.services.get(&e.service) else {
-                let hint = if target.jobs.contains(&e.service) {
+            let Some(max_load_rps) = target.max_load_rps(&e.service) else {
+                let hint = if target.jobs().contains(&e.service.as_str()) {
                     "It is a BE job: write [[be]] with job =".to_string()
                 } else {
-                    format!(
-                        "{} Mend the name, or add a profile with --profiles",
-                        suggest(&e.service, target.services.keys().map(String::as_str))
-                    )
+                    format!("{} Mend the name, or add a profile with --profiles", suggest(&e.service, target.services().into_iter()))
                 };
                 return Err(wrong(&span, "lc.service", format!("unknown service \"{}\". {hint}", e.service)));
             };
-            let Some(max_load_rps) = known.max_load_rps.filter(|r| *r > 0.0) else {
-                let what = format!("\"{}\" misses its QoS target at any load on {}. Leave it out", e.service, target.platform.name);
+            let Some(max_load_rps) = max_load_rps.filter(|r| *r > 0.0) else {
+                let what = format!("\"{}\" misses its QoS target at any load on {}. Leave it out", e.service, target.platform());
                 return Err(wrong(&span, "lc.service", what));
             };
             let offered = |span: &Range<usize>, field: &str, load: Option<f64>, rps: Option<f64>| {
@@ -261,7 +266,7 @@ impl Workload {
             let shapes = Shapes {
                 bursts: e.bursts.as_ref().map(|b| b.get_ref().checked().map_err(mend(b.span()))).transpose()?,
                 drift: e.drift.as_ref().map(|d| d.get_ref().checked().map_err(mend(d.span()))).transpose()?,
-                day: e.day.as_ref().map(|d| d.get_ref().checked(&target.traces).map_err(mend(d.span()))).transpose()?,
+                day: e.day.as_ref().map(|d| d.get_ref().checked(target.traces()).map_err(mend(d.span()))).transpose()?,
             };
             let most = rps.iter().map(|(_, rps)| rps * shapes.highest()).fold(0.0, f64::max);
             if most > MOST_RPS {
@@ -273,11 +278,11 @@ impl Workload {
         let mut be = vec![];
         for entry in &raw.be {
             let (span, e) = (entry.span(), entry.get_ref());
-            if !target.jobs.contains(&e.job) {
-                let hint = if target.services.contains_key(&e.job) {
+            if !target.jobs().contains(&e.job.as_str()) {
+                let hint = if target.services().contains(&e.job.as_str()) {
                     "It is an LC service: write [[lc]] with service =".to_string()
                 } else {
-                    format!("{} Mend the name, or add a profile with --profiles", suggest(&e.job, target.jobs.iter().map(String::as_str)))
+                    format!("{} Mend the name, or add a profile with --profiles", suggest(&e.job, target.jobs().into_iter()))
                 };
                 return Err(wrong(&span, "be.job", format!("unknown job \"{}\". {hint}", e.job)));
             }
@@ -304,14 +309,14 @@ impl Workload {
     ///
     /// # Errors
     /// [`Error::BadInput`] for what the server refuses.
-    pub fn announce(&self, server: &mut VirtualServer, at: &VirtualTarget, seed: u64) -> Result<Loads> {
+    pub fn announce(&self, server: &mut VirtualServer, profiles: &Profiles, seed: u64) -> Result<Loads> {
         let refused = |e: surefoot_server::ServerError| Error::BadInput(format!("workload {}: {e}", self.name));
         let profile = |name: &str, ws_gb: Option<f64>| {
-            let profile = at.profiles.service(name).map_err(crate::stage::virtual_target::bad)?;
+            let profile = profiles.service(name).map_err(|e| Error::BadInput(e.to_string()))?;
             // A set of a service that does not page was refused when the file was read.
             Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
         };
-        let everywhere = at.platform.logical_cpus();
+        let everywhere = server.platform().logical_cpus();
         let loads = self.loads(seed);
         for l in &self.lc {
             let first_rps = loads.rate_at(&l.id, l.arrive_ms).unwrap_or(l.rps[0].1);
@@ -345,7 +350,7 @@ impl Lc {
     }
 
     /// The highest load that shapes can reach, as a share of max load, while the file's is that of `t_ms`; None while the service is
-    /// away. It depends on no seed. What is offered in a run is [`crate::stage::load::Offered`].
+    /// away. It depends on no seed. What is offered in a run is [`crate::load::Offered`].
     pub fn highest_load_at(&self, t_ms: u64) -> Option<f64> {
         if self.leave_ms.is_some_and(|l| t_ms >= l) {
             return None;
