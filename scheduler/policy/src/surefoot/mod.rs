@@ -53,7 +53,7 @@
 //!
 //! Model-C is not asked: with joint plans there is no single step to choose. A model that cannot answer is replaced by rules of
 //! thumb, and the action says so: a service that needs more gets cores no busier than 60 % or a quarter more of both, QoS is taken to fall with the
-//! square of what is left of cores and of ways. Unknown latency neither grows nor shrinks.
+//! square of what is left of cores and of ways, until losses have shown another power. Unknown latency neither grows nor shrinks.
 
 mod arrive;
 mod bandwidth;
