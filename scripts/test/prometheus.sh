@@ -14,7 +14,11 @@ if [ ! -x "$root/usr/bin/promtool" ]; then
   new=$(mktemp -d)
   trap 'rm -rf "$new"' EXIT
   # As another user than root apt cannot drop rights for the download; it says so and goes on.
-  (cd "$new" && apt-get download -q prometheus >&2)
+  if ! (cd "$new" && apt-get download -q prometheus >&2); then
+    # A bare machine has no lists of packages yet.
+    [ "$(id -u)" = 0 ] && apt-get update -q >&2
+    (cd "$new" && apt-get download -q prometheus >&2)
+  fi
   mkdir "$new/root"
   dpkg-deb --extract "$new"/prometheus_*.deb "$new/root"
   mkdir -p "$(dirname "$root")"
