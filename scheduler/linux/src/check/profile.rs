@@ -206,20 +206,25 @@ pub fn platform_file(
     l.estimate("idle_ns", "92.0", "pointer chase on an idle socket");
     l.estimate("queue_ns", "22.0", "fit of the loaded-latency curve");
     l.estimate("core_bw_gbs", "13.0", "STREAM on one core");
-    let no_mba = "resctrl is not mounted, or this host has no RDT";
-    match resctrl.map(Resctrl::mba_steps) {
-        Some(Some(m)) => {
+    match resctrl.map(|r| (r.mba_steps(), r.info().mba.is_some())) {
+        Some((Some(m), _)) => {
             l.found("mba", true, "resctrl: info/MB");
-            l.found("mba_min_pct", m.min_pct, "resctrl: info/MB/min_bandwidth");
-            l.found("mba_step_pct", m.step_pct, "resctrl: info/MB/bandwidth_gran");
+            l.found("mba_min_pct", m.min_pct, "per cent; resctrl: info/MB");
+            l.found("mba_step_pct", m.step_pct, "per cent; resctrl: info/MB");
         }
-        Some(None) => {
-            l.found("mba", false, "resctrl has no MB, or its unit needs mem_bw_mbps");
+        Some((None, true)) => {
+            let peak = "Give mem_bw_mbps in node.toml, and --config: then the steps are known";
+            l.blank("mba", "its unit is absolute, and the peak of the memory bandwidth is unknown", peak);
+            l.blank("mba_min_pct", "the same", peak);
+            l.blank("mba_step_pct", "the same", peak);
+        }
+        Some((None, false)) => {
+            l.found("mba", false, "resctrl has no info/MB");
             l.estimate("mba_min_pct", "10", "without effect");
             l.estimate("mba_step_pct", "10", "without effect");
         }
         None => {
-            l.blank("mba", no_mba, "true where /proc/cpuinfo has the flag mba, else false");
+            l.blank("mba", "resctrl is not mounted, or this host has no RDT", "true where /proc/cpuinfo has the flag mba, else false");
             l.estimate("mba_min_pct", "10", "info/MB/min_bandwidth");
             l.estimate("mba_step_pct", "10", "info/MB/bandwidth_gran");
         }

@@ -218,6 +218,29 @@ fn a_full_host_makes_a_platform_file() {
     assert_eq!(none.blank.iter().map(|b| b.field.as_str()).collect::<Vec<_>>(), ["mem.bw_gbs"]);
 }
 
+/// On AMD the unit of MBA is absolute: its steps in per cent are known with the peak, and blank without it.
+#[test]
+fn an_amd_host_needs_its_peak() {
+    let (_dir, plain) = tree(&server());
+    let mba = Mba { closids: 3, min: 1, step: 1, max: 2048, linear: true, throttle_mode: None };
+    let amd = Hardware { mba: Some(mba), cdp: false, shareable_bits: 0x3, sparse_masks: true, ..intel(2, 16) };
+    let (_files, root) = ModelFiles::mount(&plain, amd, "");
+    // As a processor says it: the kernel's file alone does not tell the unit.
+    put(
+        &plain,
+        "/proc/cpuinfo",
+        "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: EPYC \"7\"\nflags\t\t: cat_l3 mba",
+    );
+    let resctrl = Resctrl::find(&root).unwrap();
+    let without = profile::platform_file(&root, "x", None, Some(&resctrl), None).unwrap();
+    let blank: Vec<&str> = without.blank.iter().map(|b| b.field.as_str()).collect();
+    assert!(["mem.bw_gbs", "mem.mba", "mem.mba_min_pct", "mem.mba_step_pct"].iter().all(|f| blank.contains(f)), "{blank:?}");
+    assert_eq!((field(&without, "ways"), field(&without, "mb_per_way")), ("16", "2.0"), "{}", without.text);
+    let with = profile::platform_file(&root, "x", None, Some(&resctrl.with_peak(Some(204_800.0))), Some(204_800.0)).unwrap();
+    assert_eq!((field(&with, "mba"), field(&with, "mba_min_pct"), field(&with, "mba_step_pct")), ("true", "10", "10"), "{}", with.text);
+    assert!(with.text.contains("title = \"EPYC \\\"7\\\"\"\n"), "{}", with.text);
+}
+
 /// What a host without RDT and without cpufreq does not tell is left blank, with the reason and the way to find it out; nothing is made up.
 #[test]
 fn what_a_bare_host_does_not_tell_is_blank() {
