@@ -9,7 +9,7 @@ if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
   exit
 fi
 root=$PWD/.surefoot/prometheus
-if [ ! -x "$root/usr/bin/promtool" ]; then
+if [ ! -x "$root/promtool" ]; then
   command -v apt-get >/dev/null || { echo "prometheus: neither prometheus and promtool nor apt-get is here" >&2; exit 1; }
   new=$(mktemp -d)
   trap 'rm -rf "$new"' EXIT
@@ -24,6 +24,6 @@ if [ ! -x "$root/usr/bin/promtool" ]; then
   mkdir -p "$(dirname "$root")"
   rm -rf "$root"
   # Whole or not there: two tests may come at once.
-  mv -T "$new/root" "$root" 2>/dev/null || [ -x "$root/usr/bin/promtool" ]
+  mv -T "$new/root/usr/bin" "$root" 2>/dev/null || [ -x "$root/promtool" ]
 fi
-printf '%s\n' "$root/usr/bin"
+printf '%s\n' "$root"
