@@ -27,7 +27,11 @@ systemd/surefootd.service $units/surefootd.service 644
 systemd/surefootd-actuator.service $units/surefootd-actuator.service 644
 systemd/surefoot.sysusers /usr/lib/sysusers.d/surefoot.conf 644
 systemd/surefoot.tmpfiles /usr/lib/tmpfiles.d/surefoot.conf 644
+completions/bash /usr/share/bash-completion/completions/surefootd 644
+completions/zsh /usr/share/zsh/vendor-completions/_surefootd 644
+completions/fish /usr/share/fish/vendor_completions.d/surefootd.fish 644
 LIST
+  find man -type f | sort | sed 's#^man/\(.*\)#man/\1 /usr/share/man/man1/\1 644#'
   find doc -type f | sort | sed 's#^doc/\(.*\)#doc/\1 /usr/share/doc/surefoot/\1 644#'
   find share -type f | sort | sed 's#^share/\(.*\)#share/\1 /usr/share/surefoot/\1 644#'
 }

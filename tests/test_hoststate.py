@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 REPO = Path(__file__).parent.parent
-PROGRAM = REPO / "playbooks" / "module_utils" / "surefoot_hoststate.py"
+PROGRAM = REPO / "playbooks" / "plugins" / "module_utils" / "surefoot_hoststate.py"
 CPU = "/sys/devices/system/cpu"
 WANTED: list[dict[str, str]] = [
     {"path": f"{CPU}/cpu*/cpufreq/scaling_governor", "value": "performance"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +17,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from collection import tools
 
 PLAYBOOKS = Path(__file__).parent.parent / "playbooks"
+BOOKS = sorted(p.name for p in PLAYBOOKS.glob("*.yml") if p.name != "galaxy.yml")
 ROLES = sorted(p.name for p in (PLAYBOOKS / "roles").iterdir())
 KINDS = {"str": str, "path": str, "int": int, "bool": bool, "list": list, "dict": dict}
 
 
 def test_syntax() -> None:
     """Ansible reads every playbook with its roles, and the example inventory."""
-    files = sorted(p.name for p in PLAYBOOKS.glob("*.yml"))
-    assert files == ["collect.yml", "deploy.yml", "fetch.yml", "onboard.yml", "plan.yml", "prepare.yml", "teardown.yml"]
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--syntax-check", "-i", "inventories/example", *files]
+    assert BOOKS == ["collect.yml", "deploy.yml", "fetch.yml", "onboard.yml", "plan.yml", "prepare.yml", "teardown.yml"]
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--syntax-check", "-i", "inventories/example", *BOOKS]
     env = {**os.environ, "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg")}
     done = subprocess.run(command, cwd=PLAYBOOKS, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
@@ -44,6 +45,68 @@ def test_arguments_are_described_and_defaults_agree(role: str) -> None:
             assert option["default"] == defaults[name], name
             assert isinstance(defaults[name], KINDS[option["type"]]), name
     assert (folder / "README.md").read_text("utf-8").startswith(f"# {role}\n")
+
+
+def test_tables_of_arguments_are_current() -> None:
+    """The README of each role has the table that its argument specs come to; a table that is not current is named."""
+    sys.path.insert(0, str(PLAYBOOKS.parent / "scripts" / "lint"))
+    import role_readmes
+
+    for role in ROLES:
+        readme = PLAYBOOKS / "roles" / role / "README.md"
+        assert role_readmes.current(readme) == readme.read_text("utf-8"), f"{role}: run scripts/lint/role_readmes.py"
+    one = role_readmes.row(
+        "a_b", {"type": "list", "elements": "str", "default": ["x"], "description": "A | b.", "choices": ["x"]}
+    )
+    assert one == "| `a_b` | list of str | `[x]` | A \\| b. One of `x`. |\n"
+    assert role_readmes.row("a_b", {"type": "str", "required": True, "description": "C."}) == "| `a_b` | str | required | C. |\n"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_example_of_a_role_can_be_copied(role: str) -> None:
+    """The README's example calls the role by the collection's name, gives all that is required, and nothing that there is not."""
+    text = (PLAYBOOKS / "roles" / role / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"^## Example\n\n```yaml\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    (book,) = yaml.safe_load(example)
+    called = {r["role"].removeprefix("surefoot.hosts."): r["vars"] for r in book["roles"]}
+    assert role in called
+    for name, given in called.items():
+        specs = yaml.safe_load((PLAYBOOKS / "roles" / name / "meta" / "argument_specs.yml").read_text("utf-8"))
+        options = specs["argument_specs"]["main"]["options"]
+        assert set(given) <= set(options)
+        assert {n for n, o in options.items() if o.get("required")} <= set(given)
+
+
+def test_the_collection_works_from_where_it_is_installed(tmp_path: Path) -> None:
+    """The collection is built and installed; playbooks are found by their names, and the module finds the code that it shares."""
+    root = PLAYBOOKS.parent
+    version = re.search(r'^version = "(.*)"$', (root / "Cargo.toml").read_text("utf-8"), flags=re.MULTILINE)
+    assert version
+    assert yaml.safe_load((PLAYBOOKS / "galaxy.yml").read_text("utf-8"))["version"] == version[1]
+    at = Path(sys.executable).parent
+    env = {
+        **os.environ,
+        "PATH": f"{at}:{os.environ['PATH']}",
+        "ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "c"),
+        "HOME": str(tmp_path),
+    }
+    env.pop("ANSIBLE_CONFIG", None)
+
+    def do(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    do(str(root / "scripts/dist/collection.sh"), str(tmp_path))
+    archive = tmp_path / f"surefoot-hosts-{version[1]}.tar.gz"
+    do("ansible-galaxy", "collection", "install", "--offline", str(archive), "-p", str(tmp_path / "c"))
+    books = [f"surefoot.hosts.{name.removesuffix('.yml')}" for name in BOOKS]
+    assert do("ansible-playbook", "--syntax-check", "-i", "localhost,", *books).count("playbook: ") == len(books)
+    installed = tmp_path / "c/ansible_collections/surefoot/hosts"
+    assert (installed / "roles/programs/../../plugins/module_utils/surefoot_hoststate.py").is_file()
+    task = f"state=restored dir={tmp_path}/none root={tmp_path}"
+    said = do("ansible", "localhost", "--check", "-m", "surefoot.hosts.surefoot_host_state", "-a", task)
+    assert said.startswith("localhost | SUCCESS"), said
 
 
 def play(tmp_path: Path, tasks: list[dict[str, object]], **variables: object) -> subprocess.CompletedProcess[str]:
@@ -188,7 +251,7 @@ def test_what_was_there_is_put_back(tmp_path: Path) -> None:
     assert not (tmp_path / "node" / "keys" / "trusted" / "TEST-ONLY.pub.pem").exists()
 
 
-@pytest.mark.parametrize("file", sorted(p.name for p in PLAYBOOKS.glob("*.yml")))
+@pytest.mark.parametrize("file", BOOKS)
 def test_plays_say_what_a_configuration_may_say_otherwise(file: str) -> None:
     """Strategy, facts, user and errors stand in every play: ansible.cfg of a user's own changes none of them."""
     for one in yaml.safe_load((PLAYBOOKS / file).read_text("utf-8")):
@@ -201,6 +264,9 @@ def test_plays_say_what_a_configuration_may_say_otherwise(file: str) -> None:
 
 def test_programs_of_targets_are_standard_library_only() -> None:
     """A target has Python and nothing else."""
-    for program in (PLAYBOOKS / "module_utils" / "surefoot_hoststate.py", PLAYBOOKS / "roles/programs/files/surefoot_sweep.py"):
+    for program in (
+        PLAYBOOKS / "plugins/module_utils" / "surefoot_hoststate.py",
+        PLAYBOOKS / "roles/programs/files/surefoot_sweep.py",
+    ):
         command = [sys.executable, "-I", "-S", str(program), "--help"]
         assert subprocess.run(command, capture_output=True).returncode == 0, program

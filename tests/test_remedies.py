@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from collection import tools
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [ROOT / "scheduler", ROOT / "workloads" / "loadgen"]
 # programs of the package, and folders that it fills (packaging/install.sh: share/X goes to /usr/share/surefoot/X)
@@ -48,7 +50,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for program in ("surefootd", "surefoot-loadgen"):
         (binaries / program).write_bytes(b"")
     stage = tmp_path_factory.mktemp("dist") / "stage"
-    subprocess.run(["scripts/dist/stage.sh", stage, binaries], cwd=ROOT, check=True)
+    subprocess.run(["scripts/dist/stage.sh", stage, binaries, tools.find(tools.SUREFOOTD)], cwd=ROOT, check=True)
     return stage
 
 

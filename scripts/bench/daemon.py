@@ -87,7 +87,7 @@ def measure(binaries: Path, out: Path, seconds: float, policy: str, bundle: str,
         "seconds": round(span_s, 1),
         "cpu_percent_of_a_core": round(100 * used / span_s, 3),
         "rss_mb": round(last["process_resident_memory_bytes"] / 1e6, 2),
-        "latency_seen": sum(1 for k in last if k.startswith("surefoot_p99_ms{")),
+        "latency_seen": sum(1 for k in last if k.startswith("surefoot_p99_seconds{")),
         **json.loads(said.splitlines()[-1])["phases"],
     }
 

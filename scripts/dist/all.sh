@@ -58,7 +58,13 @@ name=surefootd-$version-$arch
 stage=$build/stage/$name
 rm -rf "$build/stage"
 mkdir -p dist
-scripts/dist/stage.sh "$stage" "$build/$triple/release"
+# Manual pages and completions are written by a program that runs here.
+here=$build/$triple/release/surefootd
+if [ "$arch" != "$(uname -m)" ]; then
+  CARGO_TARGET_DIR=$build cargo build --release --locked --no-default-features -p surefootd
+  here=$build/release/surefootd
+fi
+scripts/dist/stage.sh "$stage" "$build/$triple/release" "$here"
 scripts/dist/check.sh "$glibc" "$stage/bin/surefootd" "$stage/bin/surefoot-loadgen"
 sums=$(cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum)
 printf '%s\n' "$sums" >"$stage/SHA256SUMS"

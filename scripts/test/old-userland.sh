@@ -47,6 +47,7 @@ inside find / -xdev -not -path "/opt/*" -not -path "/proc/*" | LC_ALL=C sort >"$
 inside "$dir/install.sh" >/dev/null
 inside surefootd --version
 inside surefoot-loadgen --version
+inside test -s /usr/share/man/man1/surefootd-run.1 -a -s /usr/share/bash-completion/completions/surefootd
 inside surefootd check --json >"$work/check.json"
 python3 -m json.tool "$work/check.json" >/dev/null
 inside surefootd eval --workloads /workloads --policies unmanaged,parties --platform server-1 --out /tmp/eval --json >"$work/eval.json"

@@ -95,6 +95,8 @@ pub enum Standing {
 }
 
 impl Standing {
+    pub const ALL: [Standing; 4] = [Standing::TooFew, Standing::AsTaught, Standing::WorseThanTaught, Standing::StrangeInputs];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Standing::TooFew => "too-few",
@@ -119,6 +121,8 @@ pub enum Oaa {
 }
 
 impl Oaa {
+    pub const ALL: [Oaa; 4] = [Oaa::Unknown, Oaa::Right, Oaa::TooSmall, Oaa::TooLarge];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Oaa::Unknown => "unknown",

@@ -136,7 +136,7 @@ impl Steps {
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     pub resource: Resource,
-    /// Its field in files, its column, and the end of its metric's name (`surefoot_KEY`).
+    /// Its field in files, its column, and the end of its metric's name (`surefoot_KEY`, in base units).
     pub key: &'static str,
     pub unit: &'static str,
     /// As the help of metrics says it.

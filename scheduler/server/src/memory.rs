@@ -49,7 +49,7 @@ pub struct MemoryView {
 /// One reading of [`MemoryView`], as pages and metrics show it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Its field in files, and the end of its metric's name (`surefoot_memory_KEY`).
+    /// Its field in files, and the end of its metric's name (`surefoot_memory_KEY`, in base units).
     pub key: &'static str,
     /// As the help of metrics says it.
     pub words: &'static str,

@@ -145,6 +145,8 @@ pub enum Doubt {
 }
 
 impl Doubt {
+    pub const ALL: [Doubt; 7] = [Doubt::Unit, Doubt::Workers, Doubt::Pages, Doubt::Rate, Doubt::Slow, Doubt::Fast, Doubt::Sum];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Doubt::Unit => "unit",
@@ -200,6 +202,9 @@ pub enum FeedState {
 }
 
 impl FeedState {
+    /// What the feed of an LC service can be.
+    pub const OF_LC: [&str; 5] = ["fresh", "idle", "coarse", "unknown", "doubtful"];
+
     pub fn as_str(self) -> &'static str {
         match self {
             FeedState::NotNeeded => "not-needed",

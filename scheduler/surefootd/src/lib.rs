@@ -18,6 +18,7 @@
 //! | `resctrlfs` | [`commands::resctrlfs`] |
 //! | `world` | [`commands::world`], on [`stage::world`] |
 //! | `schema` | [`commands::schema`] |
+//! | `completions`, `manual` | [`commands::manual`] |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's inputs are its own"))]
 

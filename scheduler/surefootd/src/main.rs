@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     // A file that may grow no further (RLIMIT_FSIZE) is an error of that write, and ends nothing half-way.
     // SAFETY: no other thread yet, and SIG_IGN has no handler that could be unsafe.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    let wanted = std::env::var("SUREFOOT_LOG").ok().filter(|w| !w.is_empty()).and_then(|w| w.parse::<Targets>().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let parsed = Cli::try_parse();
+    let filter = parsed.as_ref().map_or(None, |cli| asked(cli.verbose, cli.quiet)).unwrap_or_else(of_environment);
     // Nothing in a line may act on a terminal, so it has no colours either.
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         .finish()
         .with(filter)
         .init();
-    let done = match Cli::try_parse() {
+    let done = match parsed {
         Ok(cli) => run(cli.command),
         // --help and --version.
         Err(e) if !e.use_stderr() => say::print(&e.render().to_string()),
@@ -45,6 +45,24 @@ fn main() -> ExitCode {
     };
     out::finish();
     code
+}
+
+/// What -v and -q ask for; None without either.
+fn asked(verbose: u8, quiet: u8) -> Option<Targets> {
+    let level = match (verbose, quiet) {
+        (0, 0) => return None,
+        (0, 1) => LevelFilter::WARN,
+        (0, _) => LevelFilter::ERROR,
+        (1, _) => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    Some(Targets::new().with_default(level))
+}
+
+/// What SUREFOOT_LOG asks for.
+fn of_environment() -> Targets {
+    let wanted = std::env::var("SUREFOOT_LOG").ok().filter(|w| !w.is_empty()).and_then(|w| w.parse::<Targets>().ok());
+    wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO))
 }
 
 fn run(command: Command) -> Result<()> {
@@ -63,6 +81,8 @@ fn run(command: Command) -> Result<()> {
         Command::Top(a) => surefootd::node::top::run(&a),
         Command::Actuate(a) => surefootd::commands::actuate::run(&a),
         Command::Resctrlfs(a) => surefootd::commands::resctrlfs::run(&a),
+        Command::Completions(a) => surefootd::commands::manual::completions(&a),
+        Command::Manual(a) => surefootd::commands::manual::pages(&a),
         Command::World(a) => surefootd::commands::world::run(&a),
     }
 }
@@ -85,7 +105,7 @@ fn usage(e: &clap::Error) -> String {
 /// The command that the first words of the command line name, and these words.
 fn named() -> (clap::Command, String) {
     let (mut command, mut path) = (Cli::command(), "surefootd".to_string());
-    for word in std::env::args().skip(1) {
+    for word in std::env::args().skip(1).filter(|w| !w.starts_with('-')) {
         let Some(inner) = command.find_subcommand(&word).cloned() else { break };
         (command, path) = (inner, format!("{path} {word}"));
     }

@@ -150,9 +150,9 @@ fn workers_that_answer_by_turns_are_doubted() {
     assert_eq!(node.cgroup.cpus(), cpus, "nothing is taken from it");
     let metrics = node.get("/metrics");
     for line in [
-        "surefoot_latency_doubtful{service=\"web\"} 1",
-        "surefoot_latency_doubt_info{service=\"web\",why=\"workers\"} 1",
-        "surefoot_latency_known{service=\"web\"} 0",
+        "surefoot_latency_doubtful{service=\"web\",kind=\"lc\"} 1",
+        "surefoot_latency_doubt{service=\"web\",kind=\"lc\",why=\"workers\"} 1",
+        "surefoot_latency_known{service=\"web\",kind=\"lc\"} 0",
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line}\n{metrics}");
     }

@@ -263,8 +263,11 @@ fn daemon_runs_and_stops() {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let text = get("/metrics");
-        if text.contains("surefoot_p99_ms{service=\"moses\"}") && text.contains("surefoot_actions_total{kind=") {
-            assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("surefoot_cores{service=\"moses\"}"), "{text}");
+        if text.contains("surefoot_p99_seconds{service=\"moses\",kind=\"lc\"}")
+            && text.contains("surefoot_actions_total{action=\"place\"} ")
+            && !text.contains("{action=\"place\"} 0\n")
+        {
+            assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("surefoot_cores{service=\"moses\",kind=\"lc\"}"), "{text}");
             break;
         }
         assert!(Instant::now() < deadline, "{text}");
@@ -344,7 +347,7 @@ fn the_virtual_example_runs() {
     let file = examples.join("node-virtual.toml");
     // Other tests and daemons may have the port, and a second need not take one.
     let text = fs::read_to_string(shipped).unwrap().replace("realtime = true", "realtime = false");
-    let text = text.replace("metrics_port = 9464", "metrics_port = 0");
+    let text = text.replace("metrics_port = 19464", "metrics_port = 0");
     assert!(text.contains("\nrealtime = false") && text.contains("\nmetrics_port = 0"), "{text}");
     let run = |more: &str| {
         fs::write(&file, format!("{text}{more}")).unwrap();

@@ -58,11 +58,20 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "slow.toml: interval_ms: 60000 ms: policies judge by the last second. Give 10 to 1000",
     ),
+    ("check --write-platform @/here.toml", 0, ""),
+    ("check --write-platform @/here.toml", 2, "here.toml: is there already. Give --overwrite"),
+    ("check --write-platform @/here.toml --overwrite --json", 0, ""),
+    ("check --write-platform @/link", 2, "link"),
+    ("check --write-platform @/new.toml --server virtual:server-1", 2, "a virtual server has a file already"),
     ("check --server nowhere", 2, "virtual:PLATFORM"),
     ("check --server virtual:sever-1", 2, "--server virtual:sever-1: unknown platform. Did you mean \"server-1\"?"),
     ("check --config @/none.toml", 2, "none.toml: cannot be read"),
     ("check --config @/no-toml.toml", 2, "no-toml.toml"),
     ("check --config @/node.toml --server virtual:server-1", 2, "Leave it out"),
+    ("completions bash", 0, ""),
+    ("completions tcsh", 2, "tcsh"),
+    ("manual --out @/none", 2, "is no folder"),
+    ("check -v -q --json", 2, "cannot be used with"),
     ("sweep @/campaign.toml --server virtual:server-1 --plan", 2, "campaign.toml"),
     ("sweep @/none.toml --server virtual:server-1 --plan", 2, "none.toml: cannot be read"),
     ("sweep examples/demo-virtual.toml --server virtual:server-1 --plan", 0, ""),
@@ -282,7 +291,7 @@ fn commands_end_with_the_code_that_is_documented() {
     assert!(commands.len() > 9 && commands.is_subset(&tried), "{commands:?} {tried:?}");
     // The page names them all, too.
     let page = fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();
-    assert!(tried.iter().all(|c| *c == "schema" || page.contains(&format!("| `{c}` |"))), "docs/exit-codes.md");
+    assert!(tried.iter().all(|c| ["schema", "manual"].contains(c) || page.contains(&format!("| `{c}` |"))), "docs/exit-codes.md");
 }
 
 /// Without --trust and at the first use, it is said where keys go and how else they are given; a --trust that is not there is the one at fault.
@@ -366,4 +375,62 @@ fn what_is_no_state_folder_stays_as_it_is() {
         assert!(files.iter().all(|(n, text)| fs::read_to_string(at.join(n)).unwrap() == *text), "{files:?}");
         assert_eq!(fs::metadata(&at).unwrap().modified().unwrap(), modified);
     }
+}
+
+/// -q leaves warnings and errors, -qq errors alone, -v says more; all go before SUREFOOT_LOG, and stand before or after the command.
+#[test]
+fn the_log_says_as_much_as_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    files(dir.path());
+    // A lender in the configuration of a virtual server is ignored, with a warning.
+    let lend = "[[service]]\nservice = \"a\"\nkind = \"be\"\npid = 1\n";
+    fs::write(dir.path().join("warned.toml"), format!("realtime = false\n{MOSES}{lend}")).unwrap();
+    let config = dir.path().join("warned.toml");
+    let says = |before: &[&str], after: &[&str], log: &str| {
+        let mut c = surefootd();
+        c.env("SUREFOOT_LOG", log).args(before).args(["run", "--policy", "parties", "--server", "virtual:server-1"]).args(after);
+        let out = c.args(["--config", path(&config)]).output().unwrap();
+        assert!(out.status.success(), "{before:?} {after:?}: {}", String::from_utf8_lossy(&out.stderr));
+        let text = String::from_utf8_lossy(&out.stderr).to_string();
+        [" INFO ", " WARN "].map(|level| text.contains(level))
+    };
+    assert_eq!(says(&[], &[], ""), [true, true]);
+    assert_eq!(says(&["-q"], &[], "debug"), [false, true]);
+    assert_eq!(says(&[], &["--quiet"], "debug"), [false, true]);
+    assert_eq!(says(&["-q", "-q"], &[], ""), [false, false]);
+    assert_eq!(says(&[], &["-qq"], ""), [false, false]);
+    assert_eq!(says(&["-v"], &[], "off"), [true, true]);
+    assert_eq!(says(&[], &["--verbose", "-v"], "off"), [true, true]);
+}
+
+/// A platform file that this host makes is a server once its blanks are filled in, and is refused with the first blank before.
+#[test]
+fn a_written_platform_is_a_server_when_its_blanks_are_filled_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rack-7.toml");
+    let out = run(&["check", "--write-platform", path(&file), "--json"]);
+    assert!(out.status.success());
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let blank: Vec<&str> = said["written"]["blank"].as_array().unwrap().iter().map(|b| b["field"].as_str().unwrap()).collect();
+    assert!(blank.contains(&"mem.bw_gbs"), "{blank:?}");
+    let server = format!("virtual:{}", path(&file));
+    let (code, why) = one_line(&run(&["check", "--server", &server]));
+    assert!(code == 2 && blank.iter().any(|b| why.contains(b)), "{why}");
+    let mut text = fs::read_to_string(&file).unwrap();
+    let physical: usize = text.lines().find_map(|l| l.strip_prefix("physical_cores = ")?.split(' ').next()?.parse().ok()).unwrap();
+    assert!(text.contains("name = \"rack-7\"\n"), "{text}");
+    for field in &blank {
+        let key = field.split_once('.').unwrap().1;
+        let value = match key {
+            "turbo_ghz" => format!("{:?}", vec![2.0; physical]),
+            "mba" => "false".into(),
+            "ways" | "domains" | "smt" | "min_ways" => "1".into(),
+            _ => "2.0".into(),
+        };
+        let from = text.lines().find(|l| l.starts_with(&format!("# {key} ="))).unwrap().to_string();
+        text = text.replace(&from, &format!("{key} = {value}"));
+    }
+    fs::write(&file, &text).unwrap();
+    let out = run(&["check", "--server", &server]);
+    assert!(out.status.success(), "{}\n{text}", String::from_utf8_lossy(&out.stderr));
 }

@@ -198,9 +198,9 @@ impl Node {
         page
     }
 
-    /// What is known of a service; None where nothing is.
+    /// What is known of an LC service; None where nothing is.
     fn known(&self, metric: &str, service: &str) -> Option<f64> {
-        let name = format!("surefoot_{metric}{{service=\"{service}\"}} ");
+        let name = format!("surefoot_{metric}{{service=\"{service}\",kind=\"lc\"}} ");
         self.metrics().lines().find_map(|l| l.strip_prefix(&name)?.parse().ok())
     }
 
@@ -329,7 +329,7 @@ fn what_cannot_be_is_refused_by_the_daemon() {
     send(&datagram("web", 200, 100));
     let deadline = Instant::now() + Duration::from_secs(20);
     let rps = loop {
-        match node.known("achieved_rps", "web") {
+        match node.known("achieved_requests_per_second", "web") {
             None if Instant::now() < deadline => std::thread::yield_now(),
             rps => break rps,
         }

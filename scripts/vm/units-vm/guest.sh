@@ -87,7 +87,7 @@ said() { journalctl -b --no-pager -o cat -u "$1" | grep -E "$2" >/dev/null; }
 times_said() { journalctl -b --no-pager -o cat -u "$1" | grep -cE "$2"; }
 said_more() { [ "$(times_said "$1" "$2")" -gt "$3" ]; }
 metrics() {
-  exec 3<>/dev/tcp/127.0.0.1/9464 || return 1
+  exec 3<>/dev/tcp/127.0.0.1/19464 || return 1
   printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
   cat <&3
   exec 3>&-

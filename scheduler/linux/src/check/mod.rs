@@ -5,7 +5,7 @@
 //!
 //! Map: [`cpu`] processors · [`cgroups`] controllers and what they can limit · [`memory`] pressure, swap, zswap · [`rdt`] resctrl ·
 //! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs ·
-//! [`services`] what its configuration names · [`lends`] what services are to lend.
+//! [`services`] what its configuration names · [`lends`] what services are to lend. [`profile`] makes a platform file of a host.
 
 mod cgroups;
 mod counters;
@@ -14,6 +14,7 @@ mod host;
 mod lends;
 mod memory;
 mod node;
+pub mod profile;
 mod rdt;
 mod services;
 #[cfg(test)]

@@ -170,6 +170,99 @@ fn a_full_intel_host_has_no_gap() {
     }
 }
 
+fn field<'a>(file: &'a profile::PlatformFile, key: &str) -> &'a str {
+    let line = file.text.lines().find(|l| l.starts_with(&format!("{key} = ")) || l.starts_with(&format!("# {key} ="))).unwrap();
+    line.split_once('=').unwrap().1.split_once('#').unwrap().0.trim()
+}
+
+/// A server with resctrl tells everything but the peak of its memory bandwidth, which the configuration may tell; ways count as the hardware
+/// has them, whatever others hold.
+#[test]
+fn a_full_host_makes_a_platform_file() {
+    let (_dir, plain) = tree(&server());
+    for cpu in 0..8 {
+        for (file, text) in [("cpuinfo_max_freq", "3600000"), ("base_frequency", "2400000")] {
+            put(&plain, &format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}"), text);
+        }
+        std::fs::create_dir_all(plain.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache/index2"))).unwrap();
+        put(&plain, &format!("/sys/devices/system/cpu/cpu{cpu}/cache/index2/level"), "2");
+        put(&plain, &format!("/sys/devices/system/cpu/cpu{cpu}/cache/index2/size"), "1280K");
+    }
+    let (_files, root) = ModelFiles::mount(&plain, intel(2, 11), "");
+    root.files.make_dir(&root.path("/sys/fs/resctrl/other")).unwrap();
+    let resctrl = Resctrl::find(&root);
+    let file = profile::platform_file(&root, "rack 7", None, resctrl.as_ref(), Some(204_800.0)).unwrap();
+    assert_eq!(file.blank, [], "{}", file.text);
+    assert!(file.text.contains("name = \"rack-7\"\ntitle = \"Sapphire\"\n"), "{}", file.text);
+    // 8 CPUs, two a core; 22 MB in 11 ways; 3.6 GHz alone and 2.4 GHz together, a third of the way for each core.
+    for (key, value) in [
+        ("physical_cores", "4"),
+        ("smt", "2"),
+        ("base_ghz", "2.4"),
+        ("turbo_ghz", "[3.6, 3.2, 2.8, 2.4]"),
+        ("l2_mb", "1.25"),
+        ("domains", "2"),
+        ("ways", "11"),
+        ("mb_per_way", "2.0"),
+        ("min_ways", "1"),
+        ("bw_gbs", "204.8"),
+        ("mba", "true"),
+        ("mba_min_pct", "10"),
+        ("mba_step_pct", "10"),
+        ("capacity_gb", "2.0"),
+        // A sixteenth.
+        ("reserved_gb", "0.125"),
+    ] {
+        assert_eq!(field(&file, key), value, "{key}\n{}", file.text);
+    }
+    let none = profile::platform_file(&root, "x", None, resctrl.as_ref(), None).unwrap();
+    assert_eq!(none.blank.iter().map(|b| b.field.as_str()).collect::<Vec<_>>(), ["mem.bw_gbs"]);
+}
+
+/// On AMD the unit of MBA is absolute: its steps in per cent are known with the peak, and blank without it.
+#[test]
+fn an_amd_host_needs_its_peak() {
+    let (_dir, plain) = tree(&server());
+    let mba = Mba { closids: 3, min: 1, step: 1, max: 2048, linear: true, throttle_mode: None };
+    let amd = Hardware { mba: Some(mba), cdp: false, shareable_bits: 0x3, sparse_masks: true, ..intel(2, 16) };
+    let (_files, root) = ModelFiles::mount(&plain, amd, "");
+    // As a processor says it: the kernel's file alone does not tell the unit.
+    put(
+        &plain,
+        "/proc/cpuinfo",
+        "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: EPYC \"7\"\nflags\t\t: cat_l3 mba",
+    );
+    let resctrl = Resctrl::find(&root).unwrap();
+    let without = profile::platform_file(&root, "x", None, Some(&resctrl), None).unwrap();
+    let blank: Vec<&str> = without.blank.iter().map(|b| b.field.as_str()).collect();
+    assert!(["mem.bw_gbs", "mem.mba", "mem.mba_min_pct", "mem.mba_step_pct"].iter().all(|f| blank.contains(f)), "{blank:?}");
+    assert_eq!((field(&without, "ways"), field(&without, "mb_per_way")), ("16", "2.0"), "{}", without.text);
+    let with = profile::platform_file(&root, "x", None, Some(&resctrl.with_peak(Some(204_800.0))), Some(204_800.0)).unwrap();
+    assert_eq!((field(&with, "mba"), field(&with, "mba_min_pct"), field(&with, "mba_step_pct")), ("true", "10", "10"), "{}", with.text);
+    assert!(with.text.contains("title = \"EPYC \\\"7\\\"\"\n"), "{}", with.text);
+}
+
+/// What a host without RDT and without cpufreq does not tell is left blank, with the reason and the way to find it out; nothing is made up.
+#[test]
+fn what_a_bare_host_does_not_tell_is_blank() {
+    let (_dir, root) = tree(&server());
+    let file = profile::platform_file(&root, "", None, None, None).unwrap();
+    let blank: Vec<&str> = file.blank.iter().map(|b| b.field.as_str()).collect();
+    assert_eq!(
+        blank,
+        ["cpu.base_ghz", "cpu.turbo_ghz", "cpu.l2_mb", "llc.ways", "llc.mb_per_way", "llc.min_ways", "mem.bw_gbs", "mem.mba"],
+        "{}",
+        file.text
+    );
+    for b in &file.blank {
+        let key = b.field.split_once('.').unwrap().1;
+        assert_eq!(field(&file, key), "", "{key}");
+        assert!(file.text.contains(&format!("# {key} =   # FILL IN: {}. {}\n", b.why, b.remedy)), "{b:?}\n{}", file.text);
+    }
+    assert!(file.blank[3].why.contains("no RDT") && file.blank[4].why.contains("22.0 MB"), "{:?}", file.blank);
+    assert!(file.text.contains("name = \"host\"\n"), "{}", file.text);
+}
+
 /// What is used up, shared or owned by others on an AMD server is said, each with its remedy.
 #[test]
 fn an_amd_host_has_its_own_units() {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long each policy is looked at on the machine that the bundle is for; on others that can take it (without MBA, with other mounts) less.
 const LOOK_S: u64 = 60;
 const LOOK_ELSEWHERE_S: u64 = 15;
-const PORT: u16 = 9464;
+const PORT: u16 = 19464;
 
 /// The daemon as the checkout has built it; stopped at the end, whatever happens.
 struct Daemon(Child);
@@ -145,8 +145,10 @@ fn drives(policy: &str) {
             // What the default group has is no limit, in whichever unit.
             let limit = kernel.mba_pct.first().filter(|_| kernel.mba_pct != bandwidth(""));
             assert_eq!(number(&said["mba_pct"]), Some(limit.map_or(100.0, |b| *b as f64)), "{about}");
-            for (name, field) in [("surefoot_cores", "cores"), ("surefoot_ways", "ways"), ("surefoot_mba_pct", "mba_pct")] {
-                assert_eq!(metric(&metrics, name, id), number(&said[field]), "{about}: {name}");
+            for (name, field, by) in
+                [("surefoot_cores", "cores", 1.0), ("surefoot_ways", "ways", 1.0), ("surefoot_mba_ratio", "mba_pct", 100.0)]
+            {
+                assert_eq!(metric(&metrics, name, id), number(&said[field]).map(|v| v / by), "{about}: {name}");
             }
             // The newest action tells what its service was given; an older one may have been followed by a neighbour's.
             let newest = status["actions"].as_array().unwrap().iter().rev().find(|a| a["applied"] == true);

@@ -2,7 +2,7 @@
 
 use crate::base::part::Part;
 use crate::base::progress::Mode;
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Keeps latency-critical services inside their QoS targets on one node: measures, learns from it, and allocates.
@@ -10,10 +10,16 @@ use std::path::PathBuf;
 #[command(
     name = "surefootd",
     version = env!("SUREFOOT_VERSION"),
-    after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr (SUREFOOT_LOG=debug for more). \
+    after_help = "Exit codes: 0 ok, 1 failed, 2 bad input. Logs go to stderr. \
                   Pages below docs/ are in /usr/share/doc/surefoot where Surefoot is installed."
 )]
 pub struct Cli {
+    /// More in the log: what is done and why; twice for everything. In place of SUREFOOT_LOG
+    #[arg(short, long, global = true, display_order = 900, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Less in the log: warnings and errors alone; twice for errors alone. In place of SUREFOOT_LOG
+    #[arg(short, long, global = true, display_order = 901, action = ArgAction::Count)]
+    pub quiet: u8,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -48,6 +54,11 @@ pub enum Command {
     Actuate(Actuate),
     /// Mount a stand-in for the kernel's resctrl, to try things without the hardware (docs/resctrlfs.md)
     Resctrlfs(Resctrlfs),
+    /// Print what a shell needs to complete these commands
+    Completions(Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Manual(Manual),
     /// Columns of samples and eval rows
     #[command(hide = true)]
     Schema(Schema),
@@ -77,6 +88,12 @@ pub struct Check {
     /// State folder of the daemon; default: as for run
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// Write a platform file of this host: a new file, with what could not be found out left blank (docs/check.md)
+    #[arg(long, value_name = "FILE")]
+    pub write_platform: Option<PathBuf>,
+    /// Replace a file of --write-platform that is there already
+    #[arg(long, requires = "write_platform")]
+    pub overwrite: bool,
     /// Print JSON (docs/check.md)
     #[arg(long)]
     pub json: bool,
@@ -459,10 +476,10 @@ pub struct Record {
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Where the daemon answers; default: http://127.0.0.1:9464, or the metrics_port of --config
+    /// Where the daemon answers; default: http://127.0.0.1:19464, or the metrics_port of --config
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     pub url: Option<String>,
-    /// Configuration of the daemon: its metrics_port says where it answers
+    /// Configuration of the daemon: its metrics_port and metrics_address say where it answers
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one frame and end; needs no terminal
@@ -562,6 +579,20 @@ pub struct Resctrlfs {
     /// End when the parent process ends
     #[arg(long, hide = true, value_name = "PID", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     pub die_with_parent: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// For bash: surefootd completions bash > /usr/share/bash-completion/completions/surefootd
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Manual {
+    /// Folder for surefootd.1 and a page of each command
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,8 @@
 //! `surefootd check`.
 
 use crate::base::cli;
-use crate::base::error::{Error, Result};
+use crate::base::error::{server_error, Error, Result};
+use crate::base::files::{Output, Sources};
 use crate::base::places::state_dir;
 use crate::base::say;
 use crate::node::machine::check_senders;
@@ -10,8 +11,10 @@ use crate::stage::config::NodeConfig;
 use crate::stage::virtual_target::VirtualTarget;
 use crate::sweep::manifest::PlatformFacts;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 use surefoot_harvest::Harvester;
+use surefoot_linux::check::profile::{platform_file, PlatformFile};
 use surefoot_linux::check::Lend;
 use surefoot_linux::resctrl::Resctrl;
 use surefoot_linux::{actuator, discover, Root};
@@ -21,8 +24,12 @@ use surefoot_linux::{actuator, discover, Root};
 /// # Errors
 /// Bad input.
 pub fn check(args: &cli::Check) -> Result<()> {
+    let mut written = None;
     let (all, platform) = match cli::Server::parse(&args.server)? {
-        cli::Server::Local => check_local(args)?,
+        cli::Server::Local => {
+            written = args.write_platform.as_deref().map(|file| write_platform(args, file)).transpose()?;
+            check_local(args)?
+        }
         cli::Server::Virtual(name) => {
             if let Some(file) = &args.config {
                 return Err(Error::BadInput(format!(
@@ -30,14 +37,55 @@ pub fn check(args: &cli::Check) -> Result<()> {
                     file.display()
                 )));
             }
+            if let Some(file) = &args.write_platform {
+                let file = file.display();
+                return Err(Error::BadInput(format!("--write-platform {file}: a virtual server has a file already. Leave --server out")));
+            }
             let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
             (virtual_check(&v), Some(PlatformFacts::of(&v.platform)))
         }
     };
     if args.json {
-        return say::json(&serde_json::json!({ "server": args.server, "platform": platform, "capabilities": all }));
+        let mut said = serde_json::json!({ "server": args.server, "platform": platform, "capabilities": all });
+        if let (Some(file), Some(w)) = (&args.write_platform, &written) {
+            said["written"] = serde_json::json!({ "file": file, "found": w.found, "estimated": w.estimated, "blank": w.blank });
+        }
+        return say::json(&said);
     }
-    say::print(&check_text(&all))
+    match (&args.write_platform, &written) {
+        (Some(file), Some(w)) => say::print(&written_text(file, w)),
+        _ => say::print(&check_text(&all)),
+    }
+}
+
+/// Write a platform file of this host to a new file.
+fn write_platform(args: &cli::Check, file: &Path) -> Result<PlatformFile> {
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let root = Root::default();
+    let resctrl = config.as_ref().and_then(|c| rights::resctrl(c, &root).ok()).flatten().or_else(|| Resctrl::find(&root));
+    let peak = config.as_ref().and_then(|c| c.mem_bw_mbps);
+    let resctrl = resctrl.map(|r| r.with_peak(peak));
+    let stem = file.file_stem().map_or(String::new(), |s| s.to_string_lossy().into_owned());
+    let cpus = config.as_ref().and_then(|c| c.cpus);
+    let made = platform_file(&root, &stem, cpus, resctrl.as_ref(), peak).map_err(server_error)?;
+    let mut out = Output::create("--write-platform", file, &Sources::default().and("--config", args.config.as_deref()), args.overwrite)?;
+    out.write_all(made.text.as_bytes()).map_err(|e| Error::io(file, "cannot be written", &e))?;
+    out.place()?;
+    out.finish()?;
+    Ok(made)
+}
+
+/// What the file has, and for each blank why and what to do.
+fn written_text(file: &Path, w: &PlatformFile) -> String {
+    let mut out = String::new();
+    let (found, estimated, blank) = (w.found.len(), w.estimated.len(), w.blank.len());
+    let _ = writeln!(out, "{}: {found} fields of this host, {estimated} estimates, {blank} to fill in", file.display());
+    for b in &w.blank {
+        let _ = writeln!(out, "  {:<18} {}\n  {:<18} -> {}", b.field, b.why, "", b.remedy);
+    }
+    let next = if blank == 0 { "" } else { "Fill them in, then try it: " };
+    let _ = writeln!(out, "{next}surefootd check --server virtual:{}", file.display());
+    out
 }
 
 /// What the host can do, and what models are made for: null where sysfs does not say it.

@@ -2,6 +2,7 @@
 
 pub mod actuate;
 pub mod check;
+pub mod manual;
 pub mod oracle;
 pub mod replay;
 pub mod resctrlfs;

@@ -5,6 +5,9 @@ use crate::base::cli;
 use crate::base::error::Result;
 use crate::base::say;
 use crate::line;
+use crate::node::metrics::families::Family;
+use crate::node::metrics::Metrics;
+use crate::node::phases::Own;
 use crate::node::upper::What;
 use crate::sweep::manifest::SCHEMA_VERSION;
 use crate::sweep::rows::{State, MARKS};
@@ -43,6 +46,12 @@ fn resources() -> Value {
     QUANTITIES.iter().map(one).collect()
 }
 
+/// Every family of /metrics.
+fn metrics() -> Value {
+    let one = |f: &Family| json!({ "name": f.name, "type": f.kind.as_str(), "help": f.help });
+    Metrics::default().families(&Own::default()).iter().map(one).collect()
+}
+
 /// Numbers that both sides of a file must agree on.
 fn numbers() -> Value {
     json!({ "manifest_version": SCHEMA_VERSION, "osml_reach": dqn::REACH, "osml_actions": dqn::ACTIONS })
@@ -55,7 +64,7 @@ pub fn print(args: &cli::Schema) -> Result<()> {
         [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
     if args.json {
         let tables = all.iter().map(|(n, s)| (*n, Value::from(columns(s))));
-        let all = tables.chain([("resources", resources()), ("words", words()), ("numbers", numbers())]);
+        let all = tables.chain([("resources", resources()), ("words", words()), ("metrics", metrics()), ("numbers", numbers())]);
         return say::json(&all.map(|(n, v)| (n.to_string(), v)).collect::<serde_json::Map<String, Value>>());
     }
     let mut page = String::new();

@@ -1,4 +1,4 @@
-//! Pages over HTTP on 127.0.0.1, for readers of whom some are slow, idle or hostile (docs/decisions/metrics-server.md).
+//! Pages over HTTP, for readers of whom some are slow, idle or hostile (docs/decisions/metrics-server.md).
 //!
 //! - A connection brings one request and has [`WHOLE`] for everything: to ask, to read the answer, to go away.
 //! - There are at most [`MOST_CLIENTS`]; who comes then takes the place of the oldest. An honest reader is gone within a round.
@@ -8,7 +8,7 @@
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{listen, Backlog};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -56,18 +56,19 @@ impl Dropped {
 pub struct Page {
     pub path: &'static str,
     pub kind: &'static str,
-    pub make: Box<dyn Fn() -> String + Send>,
+    /// The status ([`OK`], [`UNAVAILABLE`]) and the text.
+    pub make: Box<dyn Fn() -> (&'static str, String) + Send>,
 }
 
-/// Answer until the process ends. Port 0 takes any that is free; the port taken is returned.
+/// Answer until the process ends. Port 0 takes any that is free; the address taken is returned.
 ///
 /// # Errors
 /// The system's, for instance for a port in use.
-pub fn serve(port: u16, pages: Vec<Page>, dropped: Arc<Dropped>) -> std::io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+pub fn serve(at: SocketAddr, pages: Vec<Page>, dropped: Arc<Dropped>) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(at)?;
     listener.set_nonblocking(true)?;
     listen(&listener, Backlog::new(MOST_WAITING)?)?;
-    let taken = listener.local_addr()?.port();
+    let taken = listener.local_addr()?;
     let mut server = Server { listener, made: Made::new(pages), clients: vec![], dropped, failing: false };
     std::thread::Builder::new().name("metrics".into()).spawn(move || loop {
         let begin = Instant::now();
@@ -100,13 +101,16 @@ impl Made {
             return made.clone();
         }
         let page = &self.pages[i];
-        let made = answer("200 OK", page.kind, &(page.make)());
+        let (status, text) = (page.make)();
+        let made = answer(status, page.kind, &text);
         self.last[i] = Some((now, made.clone()));
         made
     }
 }
 
 const TEXT: &str = "text/plain; version=0.0.4";
+pub const OK: &str = "200 OK";
+pub const UNAVAILABLE: &str = "503 Service Unavailable";
 
 fn answer(status: &str, kind: &str, body: &str) -> Arc<[u8]> {
     let length = body.len();

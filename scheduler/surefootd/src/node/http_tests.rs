@@ -1,4 +1,5 @@
 use super::*;
+use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicUsize;
 
 /// A server with one page, and how often that was made.
@@ -8,11 +9,11 @@ fn start(body: &'static str) -> (u16, Arc<AtomicUsize>, Arc<Dropped>) {
         let made = made.clone();
         move || {
             made.fetch_add(1, Ordering::Relaxed);
-            body.to_string()
+            (OK, body.to_string())
         }
     };
     let pages = vec![Page { path: "/page", kind: TEXT, make: Box::new(make) }];
-    (serve(0, pages, dropped.clone()).unwrap(), made, dropped)
+    (serve((Ipv4Addr::LOCALHOST, 0).into(), pages, dropped.clone()).unwrap().port(), made, dropped)
 }
 
 fn connect(port: u16) -> TcpStream {

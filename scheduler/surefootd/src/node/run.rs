@@ -7,7 +7,7 @@ use super::lending::Lending;
 use super::machine::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use super::metrics::{self, Metrics, Took};
 use super::notify::Notifier;
-use super::phases::{own_cost, timed};
+use super::phases::{own, timed};
 use super::serials::Serials;
 use super::upper::{socket::Hello, Upper};
 use super::watching;
@@ -57,11 +57,11 @@ pub fn run(args: &cli::Run) -> Result<()> {
     }
     let server = cli::Server::parse(&args.server)?;
     let metrics = Arc::new(Mutex::new(Metrics::default()));
+    let (at, file) = (config.metrics_at(), config.file.clone());
     let serve = || -> Result<()> {
-        let Some(port) = config.metrics_port else { return Ok(()) };
-        let file = config.file.display();
-        let named = |e| if args.config.is_some() { Error::Failed(format!("{file}: {e}")) } else { e };
-        metrics::serve(port, metrics.clone()).map(|_| ()).map_err(named)
+        let Some(at) = at else { return Ok(()) };
+        let named = |e| if args.config.is_some() { Error::Failed(format!("{}: {e}", file.display())) } else { e };
+        metrics::serve(at, metrics.clone()).map(|_| ()).map_err(named)
     };
     config.settings.pace =
         Pace::every(config.interval_ms).map_err(|e| Error::BadInput(format!("{}: interval_ms: {e}", config.file.display())))?;
@@ -124,8 +124,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
             (Node::Local(Box::new(server)), policy, story.with_models_of(bundle.as_ref()), beside)
         }
     };
-    if let Some(port) = config.metrics_port {
-        tracing::info!("metrics: http://127.0.0.1:{port}/metrics");
+    if let Some(at) = config.metrics_at() {
+        tracing::info!("metrics: http://{at}/metrics");
     }
     // A fault of ours ends the loop as an error does.
     let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside));
@@ -495,13 +495,13 @@ fn control(
     let m = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
     let violation_s: serde_json::Map<_, _> =
         m.violation_ms().iter().map(|(id, ms)| (id.clone(), json!(ms.map(|ms| ms as f64 / 1000.0)))).collect();
-    let (cpu_s, rss_bytes) = own_cost();
+    let cost = own();
     let bounded = |l: &Limit| json!({ "service": l.service, "value": l.value.name(), "cause": l.cause, "remedy": l.remedy });
     let bounded: Vec<serde_json::Value> = m.bounded().iter().map(bounded).collect();
     let unplaced = none_unplaced(&m);
     let summary = json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
-        "phases": m.phases().json(), "cpu_s": cpu_s, "rss_bytes": rss_bytes, "learning": learning.map(|l| l.json()),
+        "phases": m.phases().json(), "cpu_s": cost.cpu_s, "rss_bytes": cost.rss_bytes, "learning": learning.map(|l| l.json()),
         "shadows": m.shadowed(), "models": m.watched(), "bounded": bounded, "never_placed": m.never_placed(),
     });
     Ok((summary, unplaced))

@@ -14,7 +14,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use surefoot_io::out::stdout_is_terminal;
 use surefoot_io::{json, shown};
@@ -39,19 +39,25 @@ const MOST_WHY: usize = 400;
 /// Actions that are shown.
 const SHOWN_ACTIONS: usize = 8;
 
-/// Where the daemon answers. Only this machine: a daemon listens on 127.0.0.1 alone.
+/// Where the daemon answers: on this machine.
 ///
 /// # Errors
 /// [`Error::BadInput`].
 pub fn address(args: &cli::Top) -> Result<SocketAddr> {
-    let port = match (&args.url, &args.config) {
+    let mut at = match (&args.url, &args.config) {
         (Some(url), _) => return parse_url(url),
-        (None, Some(file)) => NodeConfig::read(file)?.metrics_port.ok_or_else(|| {
+        (None, Some(file)) => NodeConfig::read(file)?.metrics_at().ok_or_else(|| {
             Error::BadInput(format!("{}: metrics_port: is 0, so this daemon answers nobody. Give it a port", file.display()))
         })?,
-        (None, None) => METRICS_PORT,
+        (None, None) => (Ipv4Addr::LOCALHOST, METRICS_PORT).into(),
     };
-    Ok((Ipv4Addr::LOCALHOST, port).into())
+    // Who listens at every address of a kind listens at this one.
+    match at.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => at.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => at.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(at)
 }
 
 fn parse_url(url: &str) -> Result<SocketAddr> {
@@ -60,7 +66,9 @@ fn parse_url(url: &str) -> Result<SocketAddr> {
     let host = rest.split('/').next().unwrap_or("");
     let (name, port) = host.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
     if !["127.0.0.1", "localhost"].contains(&name) {
-        return Err(wrong("is not on this machine, where alone a daemon answers (for another, forward its port: ssh -L)"));
+        return Err(wrong(
+            "is not on this machine (for another, forward its port: ssh -L; for another address of this one, give --config)",
+        ));
     }
     let port: u16 = port.parse().ok().filter(|p| *p > 0).ok_or_else(|| wrong("has no port from 1 to 65535"))?;
     Ok((Ipv4Addr::LOCALHOST, port).into())

@@ -5,6 +5,7 @@ use crate::base::toml::{place, toml_error};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Component, Path, PathBuf};
 use surefoot_harvest::Harvester;
@@ -18,7 +19,8 @@ use surefoot_server::settable::Settable;
 use surefoot_server::{names, CpuSet, Kind};
 use toml::Spanned;
 
-pub const METRICS_PORT: u16 = 9464;
+/// 9464 is the default of OpenTelemetry's SDKs: a service on the same node may have it.
+pub const METRICS_PORT: u16 = 19464;
 pub const ACTUATOR_USER: &str = "surefoot";
 pub const ACTUATOR_STATE: &str = "/var/lib/surefoot-actuator";
 /// Largest journal of decisions by default; a full one is kept beside it.
@@ -60,8 +62,10 @@ pub struct NodeConfig {
     pub resctrl: Option<PathBuf>,
     /// Peak memory bandwidth, MB/s; None = unknown.
     pub mem_bw_mbps: Option<f64>,
-    /// On 127.0.0.1; None = no metrics.
+    /// None = no metrics.
     pub metrics_port: Option<u16>,
+    /// Where it listens.
+    pub metrics_address: IpAddr,
     /// JSON lines of actions with their reasons.
     pub journal: Option<PathBuf>,
     /// A journal of this size becomes the old generation, of which one is kept.
@@ -193,6 +197,7 @@ struct Raw {
     resctrl: Option<PathBuf>,
     mem_bw_mbps: Option<Spanned<f64>>,
     metrics_port: Option<Spanned<i64>>,
+    metrics_address: Option<Spanned<String>>,
     partitions: Option<bool>,
     sched_ext: Option<bool>,
     working_set: Option<bool>,
@@ -544,6 +549,7 @@ impl NodeConfig {
             resctrl: None,
             mem_bw_mbps: None,
             metrics_port: Some(METRICS_PORT),
+            metrics_address: Ipv4Addr::LOCALHOST.into(),
             journal: None,
             journal_most_bytes: JOURNAL_MB << 20,
             interval_ms: 100,
@@ -557,6 +563,11 @@ impl NodeConfig {
             services: vec![],
             lends: vec![],
         }
+    }
+
+    /// Where the metrics are; None = nowhere.
+    pub fn metrics_at(&self) -> Option<SocketAddr> {
+        Some((self.metrics_address, self.metrics_port?).into())
     }
 
     /// # Errors
@@ -598,6 +609,13 @@ impl NodeConfig {
             s => s.map(Spanned::into_inner),
         };
         let port = whole("metrics_port", raw.metrics_port, i64::from(METRICS_PORT), 0..65_536)? as u16;
+        let metrics_address = match raw.metrics_address {
+            None => Ipv4Addr::LOCALHOST.into(),
+            Some(s) => s.get_ref().parse().map_err(|_| {
+                let what = format!("\"{}\" is no IP address. Write e.g. \"127.0.0.1\", or \"0.0.0.0\" for every one", s.get_ref());
+                wrong(&s.span(), "metrics_address", what)
+            })?,
+        };
         let read = Self::services(file, text, raw.service)?;
         let of_campaigns = read.iter().find_map(|(_, more)| Some((more.beyond_a_node()?, &more.span)));
         if let Some((field, span)) = of_campaigns {
@@ -653,6 +671,7 @@ impl NodeConfig {
             resctrl: raw.resctrl.map(here),
             mem_bw_mbps,
             metrics_port: (port > 0).then_some(port),
+            metrics_address,
             journal: raw.journal.map(here),
             journal_most_bytes: (whole("journal_mb", raw.journal_mb, JOURNAL_MB as i64, 1..1025)? as u64) << 20,
             interval_ms: whole("interval_ms", raw.interval_ms, 100, whole_numbers(&INTERVAL_MS))? as u64,
@@ -844,6 +863,18 @@ impl NodeConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Metrics are on this machine alone where nothing else is said; an address that is none is refused, with its line.
+    #[test]
+    fn metrics_are_where_they_are_said_to_be() {
+        let at = |text: &str| NodeConfig::parse(Path::new("node.toml"), text).map(|c| c.metrics_at().map(|a| a.to_string()));
+        assert_eq!(at("").unwrap().as_deref(), Some("127.0.0.1:19464"));
+        assert_eq!(at("metrics_address = \"0.0.0.0\"\nmetrics_port = 9000").unwrap().as_deref(), Some("0.0.0.0:9000"));
+        assert_eq!(at("metrics_address = \"::1\"").unwrap().as_deref(), Some("[::1]:19464"));
+        assert_eq!(at("metrics_address = \"::1\"\nmetrics_port = 0").unwrap(), None);
+        let wrong = at("\nmetrics_address = \"localhost\"").unwrap_err().to_string();
+        assert!(wrong.contains(":2:") && wrong.contains("\"localhost\" is no IP address"), "{wrong}");
+    }
 
     /// The actuator's table has a default for every field, and a pattern that is none is found while reading.
     #[test]
