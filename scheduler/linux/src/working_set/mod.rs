@@ -61,6 +61,8 @@ pub struct Measured {
 /// Or why that is unknown.
 pub type Outcome = Result<Measured, String>;
 
+type How<'a> = &'a dyn Fn() -> Result<u64, String>;
+
 /// How long and how often is looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -119,7 +121,7 @@ impl Look<'_> {
     fn measure(&self, w: &Watched) -> Outcome {
         let look = || MemoryReading::of(&w.group, None, Instant::now());
         let before = look();
-        let ways: [(Way, &dyn Fn() -> Result<u64, String>); 3] = [
+        let ways: [(Way, How<'_>); 3] = [
             (Way::Damon, &|| damon::measure(self, &w.group.pids())),
             (Way::Generations, &|| generations::measure(self, w)),
             (Way::Referenced, &|| referenced::measure(self, w)),
@@ -217,7 +219,7 @@ impl WorkingSets {
         let mut state = self.shared.lock();
         if state.watched != groups {
             let State { watched, found, .. } = &mut *state;
-            found.retain(|id, _| groups.get(id).is_some() && groups.get(id) == watched.get(id));
+            found.retain(|id, _| groups.contains_key(id) && groups.get(id) == watched.get(id));
             *watched = groups;
         }
     }
