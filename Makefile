@@ -13,7 +13,7 @@ export DVC_NO_ANALYTICS := true
 BPF = $(shell scripts/bpf-flags.sh)
 CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
-.PHONY: help setup deps python rust gym engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
+.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml scripts/python.sh
 
 rust: deps
 	$(CARGO_BUILD)
+
+# What tests of metrics and alerts ask. Without it they are skipped, and say so.
+prometheus: deps
+	@scripts/test/prometheus.sh >/dev/null || echo "surefoot: no Prometheus here: tests of metrics and alerts will be skipped"
 
 gym: python rust ## the virtual server as a Gymnasium environment, built and installed into .venv (docs/gym.md)
 	@scripts/gym.sh $(VENV)
@@ -69,7 +73,7 @@ STAGES := tests/test_team.py tests/test_dvc_history.py tests/test_pipelines_trai
 
 test-python: test-python-others test-python-tracking test-python-stages
 
-test-python-others: setup
+test-python-others: setup prometheus
 	python -m pytest -o cache_dir=.pytest_cache/others tests $(TRACKING:%=--ignore %) $(STAGES:%=--ignore %)
 
 test-python-tracking: setup

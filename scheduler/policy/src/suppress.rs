@@ -28,7 +28,6 @@ const BE_WAYS: f64 = 0.3;
 
 /// The policy.
 pub struct Suppress {
-    pace: Pace,
     platform: Platform,
     /// Core-seconds of the LC services since the last decision, and looks in which the use of all was known.
     used: (f64, f64),
@@ -45,7 +44,7 @@ fn be_cores(total: f64, used: f64, before: f64) -> f64 {
 
 impl Suppress {
     pub fn new(platform: &Platform) -> Self {
-        Suppress { pace: Pace::default(), platform: platform.clone(), used: (0.0, 0.0), jobs: 1, be: None, next_ms: 0 }
+        Suppress { platform: platform.clone(), used: (0.0, 0.0), jobs: 1, be: None, next_ms: 0 }
     }
 
     fn total(&self) -> f64 {
@@ -92,8 +91,7 @@ impl Policy for Suppress {
     }
 
     fn called_every(&mut self, interval_ms: u64) -> Result<(), String> {
-        self.pace = Pace::every(interval_ms)?;
-        Ok(())
+        Pace::every(interval_ms).map(|_| ())
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

@@ -10,7 +10,7 @@ use crate::procfs::{self, Frequencies};
 use crate::psi::Resource;
 use crate::resctrl::Resctrl;
 use crate::root::Root;
-use crate::working_set::{Outcome, Watched};
+use crate::working_set::Watched;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use surefoot_server::features::BYTES_PER_MB_S;
@@ -92,11 +92,6 @@ impl LocalServer {
             };
             w.watch(self.services.iter().filter_map(watched).collect());
         }
-    }
-
-    /// The working set of a service as it was last found, or why it is unknown; None where none is looked at, or not yet.
-    pub fn working_set(&self, id: &str) -> Option<Outcome> {
-        self.working_sets.as_ref()?.of(id)
     }
 
     /// CPUs that were on line at the start and those that are now, once another set has stood for some looks: this server goes by
