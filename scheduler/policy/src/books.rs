@@ -15,8 +15,7 @@ use surefoot_server::{Allocation, Observation, Plan, Platform, ServiceId};
 
 /// QoS on `to` of a service that holds `held`, where no model says: it falls with the square of what is left of cores and of ways.
 pub fn qos_by_thumb(qos: f64, held: Amount, to: Amount) -> f64 {
-    let left = share_left(held, to);
-    qos * left * left
+    qos * share_left(held, to).powi(2)
 }
 
 /// What is left of cores, times what is left of ways.
