@@ -421,8 +421,8 @@ fn schema_is_what_is_written() {
     };
     assert_eq!(parquet("rows.parquet"), names("eval"));
     assert_eq!(parquet("timelines.parquet"), names("timelines"));
-    // 36 of every campaign, 16 of those with limits on memory (docs/sweep-output.md).
-    assert_eq!(names("samples").len(), 36 + 16);
+    // 36 of every campaign, 17 of those with limits on memory (docs/sweep-output.md).
+    assert_eq!(names("samples").len(), 36 + 17);
 }
 
 /// A virtual server needs no reset, and check says what a platform has.
