@@ -57,9 +57,7 @@ impl PartiesSettings {
     pub fn every_100_ms() -> Self {
         PartiesSettings { name: "parties-100ms", interval_ms: 100, ..PartiesSettings::default() }
     }
-}
 
-impl PartiesSettings {
     /// As the OSML, OSML+ and CLITE papers ran it: equal shares, then trial and error until all targets are met, then nothing until one is missed.
     /// BE jobs have their equal share, less what services needed.
     pub fn that_stops() -> Self {

@@ -81,6 +81,6 @@ impl Surefoot {
         let (before, now) = (watch.qos?, s.qos()?);
         let life = self.lives.get(&s.id).filter(|_| left > 0.0 && left < 1.0 && now > 0.0)?;
         let shown = (now / before).ln() / left.ln();
-        Some(0.5 * (life.power + shown.clamp(set.least_power, 2.0 * set.power)))
+        Some(0.5 * (life.power + shown.min(2.0 * set.power).max(set.least_power)))
     }
 }
