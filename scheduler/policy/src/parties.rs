@@ -417,9 +417,11 @@ impl Policy for Parties {
                 // One step an interval.
             } else if slacks.first().is_some_and(|s| s.1 < self.set.upsize_slack) {
                 self.upsize(now_ms, seen, &slacks, &mut plan);
-            } else if all_known && self.set.gives {
+            } else if all_known {
                 self.memory.values_mut().for_each(|m| m.upsized_at_ms = None);
-                self.downsize(now_ms, seen, &slacks, &mut plan);
+                if self.set.gives {
+                    self.downsize(now_ms, seen, &slacks, &mut plan);
+                }
             }
         }
         match self.books.plan(seen) {

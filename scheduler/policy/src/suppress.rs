@@ -61,7 +61,10 @@ impl Suppress {
 
     fn allocation(&self, s: &ServiceView) -> Allocation {
         let all = Allocation::everything(&self.platform);
-        let Some(be) = self.be.filter(|_| !s.is_lc()) else { return all };
+        if s.is_lc() {
+            return all;
+        }
+        let be = self.be.unwrap_or(LEAST_CPUS.min(self.total()));
         let ways = self.platform.ways();
         let n = ((f64::from(ways) * BE_WAYS).round() as u32).max(self.platform.llc.map_or(0, |l| l.min_ways)).min(ways);
         let masks = vec![(1u32 << n).wrapping_sub(1); all.ways.len()];

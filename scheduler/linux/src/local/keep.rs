@@ -252,7 +252,8 @@ fn there_bytes(numa_stat: &str, nodes: &CpuSet) -> u64 {
         let (node, bytes) = word.strip_prefix('N')?.split_once('=')?;
         node.parse().is_ok_and(|n| nodes.contains(n)).then(|| bytes.parse::<u64>().ok()).flatten()
     };
-    let lines = numa_stat.lines().filter(|l| l.starts_with("anon ") || l.starts_with("file "));
+    // Of files a part can be dropped, and counts as room already.
+    let lines = numa_stat.lines().filter(|l| l.starts_with("anon "));
     lines.flat_map(str::split_whitespace).filter_map(of).sum()
 }
 
@@ -348,7 +349,7 @@ impl LocalServer {
     pub(super) fn nodes_for(&self, id: &str, group: &Cgroup, a: &Allocation, promised: &mut Vec<(CpuSet, u64)>) -> Option<CpuSet> {
         let nodes = self.platform.numa_nodes(&a.cpus);
         let now = group.get(Knob::Mems)?;
-        if nodes.is_empty() || Knob::Mems.same(&nodes.to_string(), &now) {
+        if nodes.is_empty() {
             return None;
         }
         let in_use = group.memory_bytes().unwrap_or(0);
@@ -356,6 +357,10 @@ impl LocalServer {
         let grows_to = self.services.get(id)?.memory.footprint_bytes().unwrap_or(0).min(a.mem_limit_bytes.unwrap_or(u64::MAX));
         let there = group.numa_stat().map_or(0, |t| there_bytes(&t, &nodes));
         let needs = in_use.max(grows_to).saturating_sub(there);
+        if Knob::Mems.same(&nodes.to_string(), &now) {
+            promised.push((nodes, grows_to.saturating_sub(in_use)));
+            return None;
+        }
         let taken: u64 = promised.iter().filter(|(of, _)| !of.intersection(nodes).is_empty()).map(|(_, bytes)| bytes).sum();
         let room = room_bytes(&self.config.root, &nodes).saturating_sub(taken);
         // A node that runs full swaps or kills: far memory is better than none.

@@ -86,9 +86,10 @@ impl LocalServer {
         }
         if let Some(w) = self.working_sets.as_ref().filter(|_| looked) {
             let watched = |(id, s): (&ServiceId, &super::Service)| {
-                let group = s.cgroup.clone()?;
+                // Who only watches leaves the accessed bits alone.
+                let group = s.cgroup.clone().filter(|_| !matches!(s.control, Control::Watched(_)))?;
                 let name = self.mounts.name_of(&group);
-                Some((id.clone(), Watched { group, name, is_lc: matches!(s.kind, Kind::Lc { .. }) }))
+                Some((id.clone(), Watched { group, name, identity: s.identity, is_lc: matches!(s.kind, Kind::Lc { .. }) }))
             };
             w.watch(self.services.iter().filter_map(watched).collect());
         }

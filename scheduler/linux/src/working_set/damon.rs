@@ -12,12 +12,15 @@ use crate::root::Root;
 use std::time::Duration;
 
 const DIR: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// Regions: the kernel keeps at least the first number of them.
+/// Regions of all processes together: about the first number of them, and at most the second. The least is of each process.
 const REGIONS: (u64, u64) = (1000, 4000);
+const LEAST_REGIONS: u64 = 10;
+/// Address space for each byte in memory: of more the error of 1 % is too much of what is touched.
+const MOST_SPARSE: f64 = 4.5;
 const WINDOWS: u64 = 2;
 /// Processes that are looked at, the largest first, and the share of what all have in memory that these must have.
 const MOST_PROCESSES: usize = 32;
-const LEAST_FRAC: f64 = 0.9;
+pub(super) const LEAST_FRAC: f64 = 0.9;
 /// What our intervals end in, microseconds.
 const MARK_US: u128 = 7;
 const MARK_OF_US: u128 = 1000;
@@ -33,11 +36,10 @@ fn read(root: &Root, file: &str) -> Option<String> {
     root.read(at(file))
 }
 
-/// Whether the only monitor there is one of ours; one that nothing was asked of yet is nobody's.
+/// Whether the only monitor there is one of ours.
 fn is_ours(root: &Root) -> bool {
     let interval = read(root, "0/contexts/0/monitoring_attrs/intervals/sample_us").and_then(|t| t.parse::<u128>().ok());
-    let is_bare = read(root, "0/contexts/nr_contexts").as_deref() == Some("0");
-    read(root, "nr_kdamonds").as_deref() == Some("1") && (is_bare || interval.is_some_and(|us| us % MARK_OF_US == MARK_US))
+    read(root, "nr_kdamonds").as_deref() == Some("1") && interval.is_some_and(|us| us % MARK_OF_US == MARK_US)
 }
 
 /// End what a killed process of ours left.
@@ -70,12 +72,17 @@ fn end(root: &Root) {
     }
 }
 
-/// Ends our monitor, also where something failed.
-struct Monitor<'a>(&'a Root);
+/// Ends our monitor, also where something failed; not what another program has made of it since.
+struct Monitor<'a> {
+    root: &'a Root,
+    is_marked: bool,
+}
 
 impl Drop for Monitor<'_> {
     fn drop(&mut self) {
-        end(self.0);
+        if !self.is_marked || is_ours(self.root) {
+            end(self.root);
+        }
     }
 }
 
@@ -94,17 +101,18 @@ pub(super) fn measure(look: &Look, pids: &[u32]) -> Result<u64, String> {
     let targets = targets(root, pids)?;
     let set = |file: &str, value: &str| look.write(&at(file), value).map_err(|e| format!("DAMON: {}: {e}", at(file)));
     set("nr_kdamonds", "1")?;
-    let _monitor = Monitor(root);
+    let mut monitor = Monitor { root, is_marked: false };
     set("0/contexts/nr_contexts", "1")?;
     // First of all, so that it is known as ours.
     let window_us = look.window.as_micros() / MARK_OF_US * MARK_OF_US + MARK_US;
     let attrs = "0/contexts/0/monitoring_attrs";
     set(&format!("{attrs}/intervals/sample_us"), &window_us.to_string())?;
+    monitor.is_marked = true;
     set(&format!("{attrs}/intervals/aggr_us"), &(window_us * u128::from(WINDOWS)).to_string())?;
     set(&format!("{attrs}/intervals/update_us"), &(window_us * u128::from(WINDOWS)).to_string())?;
     // The larger one first: at no time is the least above the most.
     set(&format!("{attrs}/nr_regions/max"), &REGIONS.1.to_string())?;
-    set(&format!("{attrs}/nr_regions/min"), &REGIONS.0.to_string())?;
+    set(&format!("{attrs}/nr_regions/min"), &(REGIONS.0 / targets.len() as u64).max(LEAST_REGIONS).to_string())?;
     set("0/contexts/0/operations", "vaddr")?;
     set("0/contexts/0/targets/nr_targets", &targets.len().to_string())?;
     for (n, pid) in targets.iter().enumerate() {
@@ -122,9 +130,16 @@ pub(super) fn measure(look: &Look, pids: &[u32]) -> Result<u64, String> {
     }
     set("0/state", "on")?;
     // The command waits for the end of the last window: it is given within it.
-    look.wait(look.window * (WINDOWS - 1) as u32 + look.window / 2)?;
+    // Nearly at its end, since whoever ends us meanwhile waits for it.
+    look.wait(look.window * (WINDOWS - 1) as u32 + look.window * 9 / 10)?;
+    if !is_ours(root) {
+        return Err("DAMON: another program has taken it meanwhile".into());
+    }
     set("0/state", "update_schemes_tried_regions")?;
-    touched(root, &at(&format!("{scheme}/tried_regions")))
+    touched(root, &at(&format!("{scheme}/tried_regions"))).and_then(|bytes| match bytes {
+        0 => Err("DAMON: no access was seen".into()),
+        bytes => Ok(bytes),
+    })
 }
 
 /// Bytes of all regions, each as much as its page was touched in.
@@ -141,8 +156,8 @@ fn touched(root: &Root, dir: &str) -> Result<u64, String> {
 
 /// The largest processes, which have nearly all of the memory.
 fn targets(root: &Root, pids: &[u32]) -> Result<Vec<u32>, String> {
-    let resident = |pid: u32| crate::procfs::memory_mb(root, &[pid]).map(|(_, resident)| resident);
-    let mut sizes: Vec<(u32, f64)> = pids.iter().filter_map(|pid| Some((*pid, resident(*pid)?))).collect();
+    let size = |pid: u32| crate::procfs::memory_mb(root, &[pid]);
+    let mut sizes: Vec<(u32, f64)> = pids.iter().filter_map(|pid| Some((*pid, size(*pid)?.1))).collect();
     sizes.sort_by(|a, b| b.1.total_cmp(&a.1));
     let sum = |of: &[(u32, f64)]| of.iter().map(|(_, mb)| mb).sum::<f64>();
     let all = sum(&sizes);
@@ -152,6 +167,10 @@ fn targets(root: &Root, pids: &[u32]) -> Result<Vec<u32>, String> {
     }
     if sum(&sizes) < LEAST_FRAC * all {
         return Err(format!("DAMON: the {MOST_PROCESSES} largest of {} processes have less than {LEAST_FRAC} of the memory", pids.len()));
+    }
+    let space: f64 = sizes.iter().filter_map(|(pid, _)| Some(size(*pid)?.0)).sum();
+    if space > MOST_SPARSE * all {
+        return Err(format!("DAMON: {all:.0} MiB in an address space of {space:.0}: regions would be too large"));
     }
     Ok(sizes.into_iter().map(|(pid, _)| pid).collect())
 }
@@ -199,9 +218,7 @@ pub(super) mod tests {
         let (_dir, root) = crate::root::tests::tree(&[]);
         interface(&root, &[]);
         let sample = at("0/contexts/0/monitoring_attrs/intervals/sample_us");
-        let cases = [("1", "1", "30000007", true), ("1", "0", "5000", true), ("1", "1", "5000", false), ("2", "1", "30000007", false)];
-        for (kdamonds, contexts, interval, ours) in cases {
-            put(&root, &at("0/contexts/nr_contexts"), contexts);
+        for (kdamonds, interval, ours) in [("1", "30000007", true), ("1", "5000", false), ("2", "30000007", false)] {
             put(&root, &at("nr_kdamonds"), kdamonds);
             put(&root, &sample, interval);
             put(&root, &at("0/state"), "on");

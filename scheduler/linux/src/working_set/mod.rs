@@ -26,6 +26,10 @@ use std::time::{Duration, Instant};
 
 /// Refaults give a bound where so much of the footprint is out: before, nothing was asked of the service.
 const OUT_FRAC: f64 = 0.02;
+/// Looks in a row without a result, through which the last one holds.
+const MOST_FAILS: u32 = 2;
+/// The end waits no longer for a command that the kernel is carrying out.
+const END: Duration = Duration::from_secs(3);
 
 /// What tells which pages were touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +89,8 @@ pub struct Watched {
     pub group: Cgroup,
     /// As the kernel names it.
     pub name: Option<String>,
+    /// Number of its folder: one that is made anew under its name is another one.
+    pub identity: Option<u64>,
     /// It has a latency to keep: nothing is done for which it would stand still for long.
     pub is_lc: bool,
 }
@@ -112,6 +118,14 @@ impl Look<'_> {
         self.root.files.write(&self.root.path(path), text)
     }
 
+    /// Whether processes that were there before still have nearly all that is resident.
+    fn still_there(&self, w: &Watched, before: &[u32]) -> bool {
+        let resident = |pids: &[u32]| crate::procfs::memory_mb(self.root, pids).map_or(0.0, |(_, resident)| resident);
+        let now = w.group.pids();
+        let both: Vec<u32> = now.iter().copied().filter(|pid| before.contains(pid)).collect();
+        resident(&both) >= damon::LEAST_FRAC * resident(&now)
+    }
+
     fn writable(&self, path: &str) -> bool {
         let at = self.root.path(path);
         self.root.files.is_here() && self.root.files.is_file(&at) && self.root.files.writable(&at)
@@ -120,17 +134,23 @@ impl Look<'_> {
     /// By the first way that is there; the others' reasons otherwise.
     fn measure(&self, w: &Watched) -> Outcome {
         let look = || MemoryReading::of(&w.group, None, Instant::now());
-        let before = look();
+        let (before, pids) = (look(), w.group.pids());
         let ways: [(Way, How<'_>); 3] = [
-            (Way::Damon, &|| damon::measure(self, &w.group.pids())),
+            (Way::Damon, &|| damon::measure(self, &pids)),
             (Way::Generations, &|| generations::measure(self, w)),
             (Way::Referenced, &|| referenced::measure(self, w)),
         ];
         let mut reasons = Vec::new();
         for (by, way) in ways {
             match way() {
+                Ok(_) if by != Way::Generations && !self.still_there(w, &pids) => {
+                    reasons.push(format!("{by}: most of its processes are others by now"));
+                }
                 // Pages that several processes share are counted once for each.
-                Ok(bytes) => return Ok(Measured { bytes: look().view(None).footprint_bytes().map_or(bytes, |f| bytes.min(f)), by }),
+                Ok(bytes) => {
+                    let bytes = bytes.saturating_add(unseen(&w.group.memory_stat().unwrap_or_default(), by));
+                    return Ok(Measured { bytes: look().view(None).footprint_bytes().map_or(bytes, |f| bytes.min(f)), by });
+                }
                 Err(why) => reasons.push(why),
             }
             self.wait(Duration::ZERO)?;
@@ -140,6 +160,16 @@ impl Look<'_> {
             Some(bytes) => Ok(Measured { bytes, by: Way::Refaults }),
             None => Err(reasons.into_iter().chain(["refaults: too little is out to tell".into()]).collect::<Vec<_>>().join("; ")),
         }
+    }
+}
+
+/// Bytes that a way cannot see, as if all were touched: what no page table shows (page cache that is read, memory of the kernel), and what is locked.
+fn unseen(stat: &str, by: Way) -> u64 {
+    let of = |key: &str| stat.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let kernel = of("kernel").max(of("slab") + of("kernel_stack") + of("pagetables")) + of("sock");
+    match by {
+        Way::Generations => kernel + of("unevictable"),
+        _ => kernel + of("file").saturating_sub(of("file_mapped")),
     }
 }
 
@@ -158,6 +188,20 @@ struct State {
     stop: bool,
     watched: BTreeMap<String, Watched>,
     found: BTreeMap<String, Outcome>,
+    /// Looks in a row that found nothing.
+    fails: BTreeMap<String, u32>,
+}
+
+impl State {
+    /// What was known stays through a failure or two: something came between.
+    fn keep(&mut self, id: &str, outcome: Outcome) {
+        let fails = self.fails.entry(id.to_string()).or_default();
+        *fails = if outcome.is_ok() { 0 } else { *fails + 1 };
+        if *fails == 0 || *fails > MOST_FAILS || !self.found.get(id).is_some_and(Result::is_ok) {
+            say(id, self.found.get(id), &outcome);
+            self.found.insert(id.to_string(), outcome);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -199,8 +243,7 @@ impl WorkingSets {
                     }
                     // Gone meanwhile, or another group by now.
                     if state.watched.get(id) == Some(w) {
-                        say(id, state.found.get(id), &outcome);
-                        state.found.insert(id.clone(), outcome);
+                        state.keep(id, outcome);
                     }
                 }
                 // The first round does not wait for groups that are not there yet.
@@ -247,7 +290,12 @@ impl Drop for WorkingSets {
         self.shared.lock().stop = true;
         self.shared.wake.notify_all();
         let Some(thread) = self.thread.take() else { return };
+        let deadline = Instant::now() + END;
         while !thread.is_finished() {
+            if Instant::now() > deadline {
+                tracing::warn!("a look at a working set goes on until the kernel answers; what is left of it the next start ends");
+                return;
+            }
             // A command to DAMON waits for the end of its window, unless it is switched off.
             damon::switch_off(&self.root);
             std::thread::sleep(Duration::from_millis(1));

@@ -23,7 +23,7 @@ fn watched(root: &Root) -> Watched {
     let mounts = Mounts::read(root);
     let group = mounts.of_pid(root, 42).unwrap();
     let name = mounts.name_of(&group);
-    Watched { group, name, is_lc: true }
+    Watched { group, name, identity: None, is_lc: true }
 }
 
 fn measure(root: &Root) -> Outcome {

@@ -18,7 +18,7 @@ const SWITCH: &str = "/sys/kernel/mm/lru_gen/enabled";
 fn watched(g: &Group) -> BTreeMap<String, Watched> {
     let (group, root) = (g.cgroup(), Root::default());
     let name = Mounts::read(&root).name_of(&group);
-    BTreeMap::from([("service".to_string(), Watched { group, name, is_lc: true })])
+    BTreeMap::from([("service".to_string(), Watched { group, name, identity: None, is_lc: true })])
 }
 
 /// Not a test: looks at working sets until its parent is gone.
@@ -28,7 +28,7 @@ fn helper() {
     let Some(role) = role() else { return };
     let sets = WorkingSets::start(Root::default(), PACE).unwrap();
     let group = Mounts::read(&Root::default()).named(&role).unwrap();
-    sets.watch(BTreeMap::from([("service".to_string(), Watched { group, name: Some(role), is_lc: true })]));
+    sets.watch(BTreeMap::from([("service".to_string(), Watched { group, name: Some(role), identity: None, is_lc: true })]));
     println!("ready");
     let _ = std::io::stdin().read_line(&mut String::new());
 }

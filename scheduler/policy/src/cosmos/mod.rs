@@ -147,10 +147,12 @@ pub struct Cosmos {
 
 impl State {
     /// What it is to the LC services after another one.
-    fn against(&self, before: &State) -> ActionKind {
-        let limits = |s: &State| s.limits.values().filter_map(|(limit, _)| limit.bytes()).sum::<u64>();
+    fn against(&self, before: &State, lc: &[ServiceId]) -> ActionKind {
+        // Without a limit it may have everything.
+        let of = |s: &State, id: &ServiceId| s.limits.get(id).and_then(|(limit, _)| limit.bytes()).map_or(f64::INFINITY, |b| b as f64);
+        let limits = |s: &State| lc.iter().map(|id| of(s, id)).sum::<f64>();
         let has_less = match self.cores.cmp(&before.cores) {
-            Ordering::Equal => !before.limits.is_empty() && limits(self) < limits(before),
+            Ordering::Equal => limits(self) < limits(before),
             order => order == Ordering::Less,
         };
         if has_less {
@@ -364,7 +366,7 @@ impl Cosmos {
         }
         if let Some(next) = self.stale(now_ms) {
             // Pool and limits were computed by sizes that have turned out otherwise: the state is not judged by them.
-            let (anew, kind) = (self.anew + 1, next.against(&self.current));
+            let (anew, kind) = (self.anew + 1, next.against(&self.current, &self.groups.lc));
             let holds_if = if kind == ActionKind::Grow { HoldsIf::P99Falls } else { HoldsIf::Qos { at_least: 1.0 } };
             self.enter(next, now_ms);
             self.anew = anew;
@@ -540,7 +542,7 @@ impl Cosmos {
             Some((best, _)) => self.by_sizes_of_now(best).unwrap_or_else(|| best.clone()),
             None => State { cores: self.most_cores(), ..self.current.clone() },
         };
-        let kind = kept.against(&self.current);
+        let kind = kept.against(&self.current, &self.groups.lc);
         let changes = kept != self.current;
         self.enter(kept, now_ms);
         if self.best.is_none() && !self.told {

@@ -79,6 +79,8 @@ pub(crate) struct Sizes {
     pub ratio: BTreeMap<ServiceId, f64>,
     /// Until when, and up to which bytes, what a job touches is not believed.
     doubted: BTreeMap<ServiceId, (u64, f64)>,
+    /// What a job touches as it was told last, and its footprint of then.
+    told: BTreeMap<ServiceId, (f64, f64)>,
 }
 
 /// Seconds in which `Touched::back` may come back.
@@ -105,16 +107,23 @@ impl Sizes {
     fn touched(&mut self, now_ms: u64, s: &ServiceView, w: f64, set: &Touched) -> Option<f64> {
         let working_set = s.memory.working_set_bytes.filter(|_| s.kind == Kind::Be)? as f64;
         if s.memory.refaults_per_s.is_some_and(|pages| pages * PAGE_BYTES * BACK_S > set.back * w) {
-            let (_, before) = self.doubted.get(&s.id).copied().unwrap_or_default();
+            let (_, before) = self.doubted.get(&s.id).copied().filter(|(until_ms, _)| now_ms < *until_ms).unwrap_or_default();
             self.doubted.insert(s.id.clone(), (now_ms + set.doubt_ms, working_set.max(before)));
         }
         let is_doubted = self.doubted.get(&s.id).is_some_and(|(until_ms, of)| now_ms < *until_ms && working_set <= of * (1.0 + set.margin));
-        (!is_doubted).then(|| (working_set * (1.0 + set.margin)).min(w))
+        let told = self.told.entry(s.id.clone()).or_insert((working_set, w));
+        if told.0 != working_set {
+            *told = (working_set, w);
+        }
+        // What has come since is in use.
+        let grown = (w - told.1).max(0.0);
+        (!is_doubted).then(|| (working_set * (1.0 + set.margin) + grown).min(w))
     }
 
     /// Those of services and jobs that are gone are forgotten.
     pub fn keep(&mut self, seen: &Observation) {
         self.doubted.retain(|id, _| seen.get(id).is_some());
+        self.told.retain(|id, _| seen.get(id).is_some());
         for of in [&mut self.footprint, &mut self.ratio] {
             of.retain(|id, _| seen.get(id).is_some());
         }

@@ -79,7 +79,9 @@ impl Surefoot {
         let set = &self.set.blind;
         let left = share_left(watch.before, self.books.usable(&s.id));
         let (before, now) = (watch.qos?, s.qos()?);
-        let life = self.lives.get(&s.id).filter(|_| left > 0.0 && left < 1.0 && now > 0.0)?;
+        // A load that moved meanwhile says more of QoS than the loss.
+        let is_steady = |l: &&Life| l.load_change().abs() <= self.set.readings.load_change / 4.0;
+        let life = self.lives.get(&s.id).filter(|_| left > 0.0 && left < 1.0 && now > 0.0).filter(is_steady)?;
         let shown = (now / before).ln() / left.ln();
         Some(0.5 * (life.power + shown.min(2.0 * set.power).max(set.least_power)))
     }
