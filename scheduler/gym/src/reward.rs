@@ -5,7 +5,7 @@ use surefoot_server::names::suggest;
 use surefoot_server::{Amount, Observation};
 use surefoot_workload::judge::Marks;
 
-/// In the place of a number that is not known, or that a row or a server has none of. None of them is ever below 0.
+/// In the place of a number that is not known, or that a row or a server has none of. No part but `model_c`, which is always known, is ever below 0.
 pub const UNKNOWN: f64 = -1.0;
 
 /// Parts that can be weighted, in order.
@@ -91,8 +91,10 @@ impl Step {
             self.moved,
             self.model_c,
         ];
-        let pays = parts.iter().zip(weights).filter(|(x, w)| **w != 0.0 && **x != UNKNOWN);
-        let reward = pays.map(|(x, w)| x * w).sum();
+        // Model-C's is always known, and may come to the same number.
+        let is_known = |name: &str, x: f64| x != UNKNOWN || name == "model_c";
+        let pays = PARTS.iter().zip(&parts).zip(weights).filter(|((name, x), w)| **w != 0.0 && is_known(name, **x));
+        let reward = pays.map(|((_, x), w)| x * w).sum();
         let mut all = [0.0; MARKS];
         all[..BESIDE.len()].copy_from_slice(&[reward, marks.offered, seen.t_ms as f64]);
         all[BESIDE.len()..].copy_from_slice(&parts);

@@ -48,6 +48,42 @@ fn damon_comes_first() {
     assert_eq!((&*set(&format!("{attrs}/nr_regions/min")), &*set(&format!("{attrs}/intervals/sample_us"))), ("1000", "7"));
 }
 
+/// Where most of the address space has nothing in memory a region is too large to tell: 64 MiB in 300. Nor does a monitor that saw nothing tell.
+#[test]
+fn damon_is_not_asked_about_sparse_processes() {
+    let (_dir, root) = host();
+    damon::tests::interface(&root, &[(0, 32 << 20, 2)]);
+    put(&root, "/proc/42/statm", "76800 16384 0 0 0 0 0\n");
+    assert!(measure(&root).unwrap_err().contains("DAMON: 64 MiB in an address space of 300"));
+    let (_dir, root) = host();
+    damon::tests::interface(&root, &[]);
+    assert!(measure(&root).unwrap_err().contains("no access was seen"));
+}
+
+/// What no page table shows counts as touched: 8 MiB of files that are read, and the kernel's.
+#[test]
+fn what_cannot_be_seen_counts() {
+    let (_dir, root) = host();
+    damon::tests::interface(&root, &[(0, 16 << 20, 2)]);
+    let mib = |n: u64| n << 20;
+    put(&root, &format!("{GROUP}/memory.stat"), &format!("anon 1\nfile {}\nfile_mapped {}\nkernel {}\nsock 0\n", mib(10), mib(2), mib(3)));
+    assert_eq!(measure(&root), found(mib(16 + 8 + 3), Way::Damon));
+}
+
+/// A failure or two leave what was known; a third one does not.
+#[test]
+fn what_was_known_stays_through_a_failure() {
+    let mut state = State::default();
+    let (known, fails) = (found(7, Way::Damon), || Err("busy".to_string()));
+    state.keep("web", fails());
+    assert_eq!(state.found["web"], fails());
+    state.keep("web", known.clone());
+    (0..MOST_FAILS).for_each(|_| state.keep("web", fails()));
+    assert_eq!(state.found["web"], known);
+    state.keep("web", fails());
+    assert_eq!(state.found["web"], fails());
+}
+
 /// More than there is cannot be touched.
 #[test]
 fn no_more_is_touched_than_there_is() {

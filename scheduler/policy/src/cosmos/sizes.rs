@@ -237,6 +237,15 @@ mod tests {
         assert_eq!(of(3000, Kind::Be, Some(410), 0.0), 1000.0);
         assert_eq!(of(4000, Kind::Be, Some(500), 0.0), 525.0);
         assert_eq!(of(4000, Kind::Be, Some(400), 0.0), 1000.0);
-        assert_eq!(of(2000 + set.touched.doubt_ms, Kind::Be, Some(400), 0.0), 420.0);
+        let later = 2000 + set.touched.doubt_ms;
+        assert_eq!(of(later, Kind::Be, Some(400), 0.0), 420.0);
+        // 200 MiB came since that was told: they are in use until it is told anew.
+        let mut grown = seen(later, Kind::Be, Some(400), 0.0);
+        grown.services[0].memory.in_use_bytes = Some(900 * MIB);
+        sizes.measure(&grown, &set);
+        assert_eq!((sizes.footprint["x"] / MIB as f64).round(), 620.0);
+        grown.services[0].memory.working_set_bytes = Some(410 * MIB);
+        sizes.measure(&grown, &set);
+        assert_eq!((sizes.footprint["x"] / MIB as f64).round(), 431.0);
     }
 }
