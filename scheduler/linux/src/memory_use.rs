@@ -75,7 +75,7 @@ impl MemoryReading {
 }
 
 /// Number of a key in lines of "key number".
-fn value(stat: &str, key: &str) -> Option<u64> {
+pub(crate) fn value(stat: &str, key: &str) -> Option<u64> {
     stat.lines().find_map(|l| l.split_once(' ').filter(|(k, _)| *k == key)?.1.trim().parse().ok())
 }
 

@@ -3,7 +3,7 @@
 use super::{boot_option, cgroups, chosen, Area};
 use crate::cgroup::{Mounts, Version};
 use crate::root::Root;
-use crate::working_set::is_off;
+use crate::working_set::{damon, is_off, LISTS, SWITCH};
 use surefoot_server::CpuSet;
 
 pub(super) fn look(root: &Root) -> Area {
@@ -149,9 +149,7 @@ fn zswap_settings(root: &Root, on: bool, a: &mut Area) {
 /// What tells which pages are in use; the first that is there is used (`crate::working_set`).
 fn working_set(root: &Root, a: &mut Area) {
     const WHY: &str = "knowing how much of its memory a service or job touches";
-    const LISTS: &str = "/sys/kernel/debug/lru_gen";
-    let monitors = root.read("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds");
-    let switch = root.read("/sys/kernel/mm/lru_gen/enabled");
+    let (monitors, switch) = (damon::monitors(root), root.read(SWITCH));
     let has = |file: &str| root.files.is_file(&root.path(file));
     match (monitors.as_deref(), switch.as_deref().is_some_and(|s| !is_off(s))) {
         (Some("0"), _) => a.have("working-set", WHY, "by DAMON, which looks at samples of pages"),
@@ -173,8 +171,8 @@ fn working_set(root: &Root, a: &mut Area) {
         a.lack("damon", DAMON, "this kernel has none, or has not mounted it", "None is needed");
     }
     const MGLRU: &str = "nothing; it chooses which pages go first";
-    match root.read("/sys/kernel/mm/lru_gen/enabled").as_deref() {
-        Some("0x0000" | "0" | "n") => a.have("mglru", MGLRU, "there, but off: two lists of pages, as before Linux 6.1"),
+    match switch.as_deref() {
+        Some(off) if is_off(off) => a.have("mglru", MGLRU, "there, but off: two lists of pages, as before Linux 6.1"),
         Some(on) => a.have("mglru", MGLRU, format!("on ({on})")),
         None => a.lack("mglru", MGLRU, "this kernel has none", "None is needed"),
     }

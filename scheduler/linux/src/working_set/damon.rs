@@ -12,6 +12,8 @@ use crate::root::Root;
 use std::time::Duration;
 
 const DIR: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+/// How many monitors there are, under `DIR`.
+const MONITORS: &str = "nr_kdamonds";
 /// Regions of all processes together: about the first number of them, and at most the second. The least is of each process.
 const REGIONS: (u64, u64) = (1000, 4000);
 const LEAST_REGIONS: u64 = 10;
@@ -39,7 +41,12 @@ fn read(root: &Root, file: &str) -> Option<String> {
 /// Whether the only monitor there is one of ours.
 fn is_ours(root: &Root) -> bool {
     let interval = read(root, "0/contexts/0/monitoring_attrs/intervals/sample_us").and_then(|t| t.parse::<u128>().ok());
-    read(root, "nr_kdamonds").as_deref() == Some("1") && interval.is_some_and(|us| us % MARK_OF_US == MARK_US)
+    monitors(root).as_deref() == Some("1") && interval.is_some_and(|us| us % MARK_OF_US == MARK_US)
+}
+
+/// Monitors on this host, whoever's; None where the kernel has no such interface.
+pub fn monitors(root: &Root) -> Option<String> {
+    read(root, MONITORS)
 }
 
 /// End what a killed process of ours left.
@@ -61,7 +68,7 @@ fn end(root: &Root) {
     let mut gone = Ok(());
     for _ in 0..TRIES {
         switch_off(root);
-        gone = root.files.write(&root.path(at("nr_kdamonds")), "0");
+        gone = root.files.write(&root.path(at(MONITORS)), "0");
         match &gone {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BETWEEN),
             _ => break,
@@ -92,15 +99,15 @@ impl Drop for Monitor<'_> {
 /// Why not.
 pub(super) fn measure(look: &Look, pids: &[u32]) -> Result<u64, String> {
     let root = look.root;
-    match read(root, "nr_kdamonds").as_deref() {
+    match monitors(root).as_deref() {
         None => return Err("DAMON: this kernel has none (CONFIG_DAMON_SYSFS, Linux 6.2)".into()),
-        Some(_) if !look.writable(&at("nr_kdamonds")) => return Err("DAMON: only root may, without an actuator".into()),
+        Some(_) if !look.writable(&at(MONITORS)) => return Err("DAMON: only root may, without an actuator".into()),
         Some("0") => {}
         Some(_) => return Err("DAMON: another program uses it".into()),
     }
     let targets = targets(root, pids)?;
     let set = |file: &str, value: &str| look.write(&at(file), value).map_err(|e| format!("DAMON: {}: {e}", at(file)));
-    set("nr_kdamonds", "1")?;
+    set(MONITORS, "1")?;
     let mut monitor = Monitor { root, is_marked: false };
     set("0/contexts/nr_contexts", "1")?;
     // First of all, so that it is known as ours.
@@ -129,8 +136,7 @@ pub(super) fn measure(look: &Look, pids: &[u32]) -> Result<u64, String> {
         return Err("DAMON: this kernel's does not list its regions (Linux 6.2)".into());
     }
     set("0/state", "on")?;
-    // The command waits for the end of the last window: it is given within it.
-    // Nearly at its end, since whoever ends us meanwhile waits for it.
+    // The command waits for the end of the last window, and whoever ends us meanwhile waits for the command: it is given shortly before.
     look.wait(look.window * (WINDOWS - 1) as u32 + look.window * 9 / 10)?;
     if !is_ours(root) {
         return Err("DAMON: another program has taken it meanwhile".into());

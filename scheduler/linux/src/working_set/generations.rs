@@ -7,8 +7,10 @@
 use super::{Look, Watched};
 use crate::procfs::page_bytes;
 
-const FILE: &str = "/sys/kernel/debug/lru_gen";
-const ON: &str = "/sys/kernel/mm/lru_gen/enabled";
+/// Pages of each generation, by group.
+pub const LISTS: &str = "/sys/kernel/debug/lru_gen";
+/// Whether there are generations, or two lists.
+pub const SWITCH: &str = "/sys/kernel/mm/lru_gen/enabled";
 
 /// Generations of one group on one node: which is the youngest, and pages of each (anonymous and of files).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,14 +64,14 @@ fn parse(text: &str, name: &str) -> Vec<Node> {
 /// Why not.
 pub(super) fn measure(look: &Look, w: &Watched) -> Result<u64, String> {
     let said = |why: String| format!("generations of the LRU: {why}");
-    let Some(on) = look.root.read(ON) else { return Err(said("this kernel has none (CONFIG_LRU_GEN, Linux 6.1)".into())) };
+    let Some(on) = look.root.read(SWITCH) else { return Err(said("this kernel has none (CONFIG_LRU_GEN, Linux 6.1)".into())) };
     if is_off(&on) {
-        return Err(said(format!("off ({ON})")));
+        return Err(said(format!("off ({SWITCH})")));
     }
     let Some(name) = w.name.as_deref() else { return Err(said("the group has no name in the hierarchy".into())) };
-    let text = || look.root.read(FILE).ok_or_else(|| said(format!("{FILE} cannot be read: mount debugfs, and run as root")));
+    let text = || look.root.read(LISTS).ok_or_else(|| said(format!("{LISTS} cannot be read: mount debugfs, and run as root")));
     let first = text()?;
-    if !look.writable(FILE) {
+    if !look.writable(LISTS) {
         return Err(said("only root may, without an actuator".into()));
     }
     let begin = |nodes: &[Node]| -> Result<(), String> {
@@ -77,13 +79,13 @@ pub(super) fn measure(look: &Look, w: &Watched) -> Result<u64, String> {
             let Some(youngest) = n.youngest() else { continue };
             // Anonymous pages too, and every page table.
             let command = format!("+ {} {} {youngest} 1 1", n.group, n.node);
-            look.write(FILE, &command).map_err(|e| said(format!("{FILE} <- \"{command}\": {e}")))?;
+            look.write(LISTS, &command).map_err(|e| said(format!("{LISTS} <- \"{command}\": {e}")))?;
         }
         Ok(())
     };
     let before = parse(&first, name);
     if before.is_empty() {
-        return Err(said(format!("{FILE} does not know {name}")));
+        return Err(said(format!("{LISTS} does not know {name}")));
     }
     begin(&before)?;
     look.wait(look.window)?;

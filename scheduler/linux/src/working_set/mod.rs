@@ -11,10 +11,10 @@ pub mod damon;
 mod generations;
 mod referenced;
 
-pub use generations::is_off;
+pub use generations::{is_off, LISTS, SWITCH};
 
 use crate::cgroup::Cgroup;
-use crate::memory_use::MemoryReading;
+use crate::memory_use::{value, MemoryReading};
 use crate::procfs::page_bytes;
 use crate::root::Root;
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ impl Look<'_> {
 
 /// Bytes that a way cannot see, as if all were touched: what no page table shows (page cache that is read, memory of the kernel), and what is locked.
 fn unseen(stat: &str, by: Way) -> u64 {
-    let of = |key: &str| stat.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let of = |key: &str| value(stat, key).unwrap_or(0);
     let kernel = of("kernel").max(of("slab") + of("kernel_stack") + of("pagetables")) + of("sock");
     match by {
         Way::Generations => kernel + of("unevictable"),

@@ -14,7 +14,7 @@ const MOST_MB: f64 = 1024.0;
 /// Why not.
 pub(super) fn measure(look: &Look, w: &Watched) -> Result<u64, String> {
     let said = |why: String| format!("clear_refs: {why}");
-    if look.root.read("/sys/kernel/mm/lru_gen/enabled").is_some_and(|on| !generations::is_off(&on)) {
+    if look.root.read(generations::SWITCH).is_some_and(|on| !generations::is_off(&on)) {
         return Err(said("with generations of the LRU reclaim would then take pages in use".into()));
     }
     let pids = w.group.pids();
