@@ -14,6 +14,7 @@
 
 use crate::cgroup::{Cgroup, Version};
 use crate::files::text;
+use crate::memory_use::value;
 use crate::root::Root;
 use std::path::Path;
 
@@ -93,7 +94,7 @@ impl Pages {
     pub fn of(group: &Cgroup) -> Option<Self> {
         let dir = group.memory.as_ref().filter(|_| group.version == Version::V2)?;
         let stat = group.memory_stat()?;
-        let of = |key: &str| stat.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok());
+        let of = |key: &str| value(&stat, key);
         let or_none = |key: &str| of(key).unwrap_or(0);
         let file = |dir: &Path, name: &str| text(group.files().as_ref(), dir.join(name));
         let limit = |dir: &Path, name: &str| file(dir, name).map_or(u64::MAX, |t| t.parse().unwrap_or(u64::MAX));
