@@ -136,6 +136,8 @@ pub(super) fn shares(of: &[f64]) -> Vec<f64> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gathered {
     recent: BTreeMap<ServiceId, Vec<Latency>>,
+    /// Cores that LC services were seen to use, and how often each was.
+    busy: BTreeMap<ServiceId, (f64, f64)>,
     work: f64,
     ticks: f64,
 }
@@ -149,6 +151,10 @@ impl Gathered {
     /// Of one LC service alone.
     pub fn add_requests(&mut self, s: &ServiceView) {
         self.recent.entry(s.id.clone()).or_default().extend(s.interval);
+        let busy = self.busy.entry(s.id.clone()).or_default();
+        if let Some(cores) = s.features.cpu_usage_cores {
+            *busy = (busy.0 + cores, busy.1 + 1.0);
+        }
     }
 
     /// Of the jobs alone.
@@ -161,6 +167,11 @@ impl Gathered {
     /// Throughput of the jobs: instructions per second.
     pub fn throughput(&self) -> f64 {
         self.work / self.ticks.max(1.0)
+    }
+
+    /// Cores that are busy for all LC services; None where the use of one was never seen.
+    pub fn busy_cores(&self) -> Option<f64> {
+        self.busy.values().map(|(cores, times)| (*times > 0.0).then(|| cores / times)).sum()
     }
 
     pub fn requests(&self) -> f64 {

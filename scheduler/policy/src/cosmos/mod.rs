@@ -90,6 +90,8 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Streaks {
     load: u32,
+    /// The load has risen, and the target is met by less than the margin.
+    tight: u32,
     sizes: u32,
     misses: u32,
     /// The target was met although no state is known that meets it.
@@ -126,6 +128,10 @@ pub struct Cosmos {
     short_cut: bool,
     /// Core units below which the target is known to be missed.
     floor: u32,
+    /// The most core units that missed the target in this search.
+    missed: u32,
+    /// Core units of the state before, where many were taken at once.
+    leapt_from: Option<u32>,
     next_ms: u64,
     /// Periods of the current state that were read.
     read: usize,
@@ -185,6 +191,8 @@ impl Cosmos {
             enough: None,
             short_cut: false,
             floor: 0,
+            missed: 0,
+            leapt_from: None,
             next_ms: 0,
             read: 0,
             judged: Gathered::default(),
@@ -260,6 +268,7 @@ impl Cosmos {
         (self.phase, self.sub) = (Phase::Exploration, Sub::Memory);
         (self.best, self.rose, self.explored, self.load, self.told) = (None, false, 0, None, false);
         (self.enough, self.short_cut, self.floor) = (None, cores < self.most_cores(), floor);
+        (self.missed, self.leapt_from) = (0, None);
         // Sizes that are known need not be measured again: the search of memory begins at once.
         let memory = self.first_memory();
         let next = self.state(cores, memory, memory.is_some());
@@ -274,11 +283,22 @@ impl Cosmos {
         };
         let (by_load, floor) = match given_up {
             GivenUp::Sizes => return (self.most_cores(), 0),
-            GivenUp::Load => (load_now / was.max(1e-9), if load_now >= was { best.cores } else { 0 }),
+            GivenUp::Load if load_now >= was => (load_now / was.max(1e-9), best.cores),
+            // Fewer cores serve less of a load each: as much of it for each core as has missed the target misses it again.
+            GivenUp::Load => (1.0, (f64::from(self.missed) * load_now / was).floor() as u32 + u32::from(self.missed > 0)),
             GivenUp::Missed => (1.0, best.cores + 1),
         };
         let cores = f64::from(best.cores) * by_load.max(1.0) + f64::from(self.set.readapt.more_cores);
         ((cores.ceil() as u32).clamp(self.groups.least_lc(), self.most_cores()), floor)
+    }
+
+    /// Cores after the first state of a search, where all cores met the target: as many as are busy for a part of the time, and some more.
+    fn by_use(&self) -> Option<u32> {
+        let (all, skips) = (self.best.is_none() && self.current.cores == self.most_cores(), self.skips());
+        let busy = self.judged.busy_cores().filter(|_| all && skips)?;
+        let cores = (busy / self.set.step.first_busy / self.groups.platform.core_step).ceil() as u32 + self.set.readapt.more_cores;
+        let cores = cores.max(self.groups.least_lc()).max(self.floor);
+        (cores + self.set.step.cores < self.current.cores).then_some(cores)
     }
 
     /// From here on `next` is wanted.
@@ -431,6 +451,10 @@ impl Cosmos {
             let change = self.load.map_or(0.0, |was| if qos >= 1.0 { (now - was).abs() } else { now - was });
             let changed = self.load.is_some_and(|was| change > load * was + noise);
             self.streaks.load = if changed { self.streaks.load + 1 } else { 0 };
+            // More load takes up the room that the state was kept with. At its edge a miss comes now and then, and never so many in a row.
+            let margin = self.set.judge.margin;
+            let tight = qos < 1.0 / (1.0 - margin) && self.load.is_some_and(|was| now > was * (1.0 + margin) + noise);
+            self.streaks.tight = if tight { self.streaks.tight + 1 } else { 0 };
         }
         if self.phase == Phase::Exploration {
             if self.streaks.load >= periods {
@@ -446,7 +470,7 @@ impl Cosmos {
         self.streaks.well = if well { self.streaks.well + 1 } else { 0 };
         let given_up = if self.streaks.sizes >= periods {
             GivenUp::Sizes
-        } else if self.streaks.load >= periods || self.streaks.load > 0 && self.streaks.misses >= misses {
+        } else if self.streaks.load.max(self.streaks.tight) >= periods || self.streaks.load > 0 && self.streaks.misses >= misses {
             // Of a target that is missed under more load, the load is the reason.
             GivenUp::Load
         } else if self.streaks.misses >= misses {
@@ -475,7 +499,10 @@ impl Cosmos {
         self.explored += 1;
         if met {
             self.enough = Some(self.enough.map_or(self.current.cores, |e| e.min(self.current.cores)));
-        } else if self.short_cut && self.best.is_none() {
+        } else {
+            self.missed = self.missed.max(self.current.cores);
+        }
+        if !met && self.short_cut && self.best.is_none() {
             self.short_cut = false;
             let next = State { cores: self.most_cores(), ..self.current.clone() };
             self.enter(next, now_ms);
@@ -483,19 +510,38 @@ impl Cosmos {
             self.act(seen, ActionKind::Grow, "fewer cores were not enough", HoldsIf::Qos { at_least: 1.0 }, bound, plan);
             return;
         }
+        if let (Some(from), false) = (self.leapt_from.take(), met) {
+            self.floor = self.floor.max(self.current.cores + 1);
+            let cores = from.saturating_sub(self.set.step.cores).max(self.floor);
+            let next = State { cores, ..self.current.clone() };
+            self.enter(next, now_ms);
+            let why = "so many cores at once were too many: one after the other";
+            self.act(seen, ActionKind::Grow, why, HoldsIf::Qos { at_least: 1.0 }, "one step of cores a state", plan);
+            return;
+        }
+        let by_use = self.by_use().filter(|_| met);
         let most = self.best.as_ref().map_or(0.0, |b| b.1);
         self.rose = met && throughput > most * (1.0 + self.set.judge.gain);
         if self.rose || met && self.best.is_none() {
             self.best = Some((self.current.clone(), throughput));
         }
         match self.next(met) {
-            Ok((sub, next)) => {
+            Ok((sub, mut next)) => {
+                if let Some(cores) = by_use {
+                    (self.leapt_from, next.cores) = (Some(self.current.cores), cores);
+                }
                 let fewer = next.cores < self.current.cores;
                 self.sub = sub;
                 self.enter(next, now_ms);
                 if fewer {
-                    let why = "the target is met: a core goes to the BE jobs";
-                    self.act(seen, ActionKind::Shrink, why, HoldsIf::Qos { at_least: 1.0 }, "one step of cores a state", plan);
+                    let (why, bound) = match self.leapt_from {
+                        Some(_) => (
+                            "the target is met: cores that are hardly used go to the BE jobs",
+                            "what is busy, at the share of step.first_busy, and some more",
+                        ),
+                        None => ("the target is met: a core goes to the BE jobs", "one step of cores a state"),
+                    };
+                    self.act(seen, ActionKind::Shrink, why, HoldsIf::Qos { at_least: 1.0 }, bound, plan);
                 } else {
                     let why = "more of the memory is resident, less is compressed";
                     self.act(seen, ActionKind::Grow, why, HoldsIf::P99Falls, "one step of memory a state", plan);

@@ -13,6 +13,7 @@ settings! {
         period_ms: u64 = 1000, 100..=60_000, "ms", "between two looks (tau)", Cosmos;
         cores: u32 = 1, 1..=64, "cores", "taken from the LC services at once", Cosmos;
         memory: f64 = 0.05, 0.001..=0.5, "share", "of the LC services' footprint, given to them at once", Cosmos;
+        first_busy: f64 = 0.5, 0.05..=1, "share", "of the time that cores may be busy where many are taken at once: after the first state of a search, and readapt.more_cores stay besides", CosmosOpen;
         skips: u32 = 1, 0..=1, "levels", "1: M begins where both sides' pages fit; 0: at the least, and every M is tried with all cores", Cosmos;
     }
 
