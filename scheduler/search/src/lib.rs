@@ -1,4 +1,5 @@
-//! Searches over allocations: RCliff and OAA of a plane (cores x ways) from few measured cells, and the best [`partition`] of a server.
+//! Searches over allocations: RCliff and OAA of a plane (cores x ways) from few measured cells, the best [`partition`] of a server, and the best
+//! division of its [`memory`].
 //!
 //! Pure decisions: [`label`] says what measured cells prove, [`Search`] says which cell to measure next. No I/O, no clock, no
 //! randomness: the same readings always lead to the same questions.
@@ -10,6 +11,7 @@
 
 mod bounds;
 mod label;
+pub mod memory;
 pub mod partition;
 #[cfg(test)]
 mod partition_tests;

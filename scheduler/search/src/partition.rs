@@ -156,7 +156,7 @@ type Rank = (i64, i64, Reverse<u32>, u8, Reverse<Vec<Amount>>);
 type Score = (bool, i64, Reverse<u32>);
 
 /// EMU and throughput in steps of 1e-9.
-fn steps(x: f64) -> i64 {
+pub(crate) fn steps(x: f64) -> i64 {
     (x * 1e9).round() as i64
 }
 

@@ -67,9 +67,9 @@ fn company_of(at: &VirtualTarget, services: &[(&str, f64)], jobs: &[&str]) -> Ph
     let lc = services.iter().enumerate().map(|(i, (name, load))| {
         let max = rps_at_full_load(&at.profile, at.profiles.service(name).unwrap()).expect("it meets its target alone");
         let (id, service) = (format!("{i}"), name.to_string());
-        LcNow { id, service, rps: load * max, load: *load, threads: at.platform.logical_cpus() }
+        LcNow { id, service, rps: load * max, load: *load, threads: at.platform.logical_cpus(), ws_gb: None }
     });
-    let be = jobs.iter().enumerate().map(|(i, job)| BeNow { id: format!("be-{i}"), job: job.to_string() });
+    let be = jobs.iter().enumerate().map(|(i, job)| BeNow { id: format!("be-{i}"), job: job.to_string(), ws_gb: None });
     Phase { from_ms: 0, to_ms: 1000, lc: lc.collect(), be: be.collect() }
 }
 
@@ -478,4 +478,91 @@ fn at_the_border_a_run_may_get_beyond_the_oracle() {
     let beyond = rows.iter().filter(|r| r.2 > r.3 + 1e-9).count();
     let mean = rows.iter().map(|r| r.2).sum::<f64>() / 5.0;
     assert!(beyond > 0 && mean < 1.7, "{rows:?}");
+}
+
+/// A service and a job that do not both fit into memory: the search finds what every partition under every division of memory comes to at best. With two
+/// services it finds no less than the division by footprints allows, and says what it may have missed.
+#[test]
+fn memory_is_part_of_the_search() {
+    let mut at = shipped("cosmos-server");
+    let mut p = (*at.profile).clone();
+    (p.cpu.physical_cores, p.llc.ways, p.mem.mba) = (4, 3, false);
+    p.cpu.turbo_ghz.truncate(4);
+    p.mem.bw_gbs /= 4.0;
+    at.profile = Arc::new(p);
+    at.platform = platform_of(&at.profile);
+    let sizes = |phase: &mut Phase, lc_gb: f64, be_gb: f64| {
+        phase.lc.iter_mut().for_each(|l| l.ws_gb = Some(lc_gb));
+        phase.be.iter_mut().for_each(|b| b.ws_gb = Some(be_gb));
+    };
+    let mut met = 0;
+    for (load, lc_gb, be_gb) in [(0.05, 45.0, 24.0), (0.1, 50.0, 30.0), (0.15, 40.0, 30.0), (0.5, 50.0, 30.0)] {
+        let mut phase = company_of(&at, &[("memcached-lancet", load)], &["stream"]);
+        sizes(&mut phase, lc_gb, be_gb);
+        let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
+        let found = solve(&mut company, Goal::All, u64::MAX).unwrap();
+        assert!(found.exact, "{found:?}");
+        let seats = company.seats(&found.partition);
+        let (lc, be) = (seats[0].memory.unwrap(), seats[1].memory.unwrap());
+        assert!(lc.limit_gb + be.limit_gb <= 60.0 + 1e-9 && lc.pool_gb <= lc.limit_gb && be.pool_gb == 0.0, "{lc:?} {be:?}");
+        // Every division and every partition, one after the other.
+        let gamma = at.profiles.service("memcached-lancet").unwrap().paging.as_ref().unwrap().compress_ratio;
+        let mut best = (0.0, 0.0);
+        for step in 0..=20 {
+            let limit_gb = (lc_gb / gamma + 0.05 * f64::from(step) * lc_gb).min(lc_gb);
+            for pool in [1.0, 0.5, 0.0] {
+                let rest_gb = 60.0 - limit_gb;
+                if rest_gb < 0.05 * 60.0 - 1e-9 {
+                    continue;
+                }
+                let (emu, throughput) = by_hand(&at, &phase, (limit_gb, pool), rest_gb);
+                if (emu, throughput) > best {
+                    best = (emu, throughput);
+                }
+            }
+        }
+        let is = (found.emu, found.answer.be_throughput);
+        met += u32::from(is.0 > 0.0);
+        assert!((is.0 - best.0).abs() < 1e-9 && (is.1 - best.1).abs() < 1e-9, "{is:?}, by hand {best:?}");
+    }
+    assert!((1..4).contains(&met), "{met}");
+    let mut phase = company_of(&at, &[("memcached-lancet", 0.1), ("silo", 0.1)], &["stream"]);
+    sizes(&mut phase, 25.0, 20.0);
+    let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
+    let found = solve(&mut company, Goal::All, u64::MAX).unwrap();
+    let total: f64 = company.seats(&found.partition).iter().map(|s| s.memory.unwrap().limit_gb).sum();
+    assert!(total <= 60.0 + 1e-6 && found.emu <= found.emu_bound, "{total} {found:?}");
+    assert!(found.be_bound.is_some_and(|b| b >= found.answer.be_throughput));
+    // What fits is not divided.
+    sizes(&mut phase, 15.0, 20.0);
+    let mut company = Company::new(&at, &phase, &|_| ()).unwrap();
+    let found = solve(&mut company, Goal::All, u64::MAX).unwrap();
+    assert!(company.seats(&found.partition).iter().all(|s| s.memory.is_none()));
+}
+
+/// EMU and BE throughput of the best partition of one service (limit, GB; share of the largest pool) and one job (GB).
+fn by_hand(at: &VirtualTarget, phase: &Phase, (limit_gb, pool): (f64, f64), rest_gb: f64) -> (f64, f64) {
+    let of = |name: &str, gb: Option<f64>| Arc::new(at.profiles.service(name).unwrap().with_working_set(gb.unwrap()).unwrap());
+    let (l, b) = (&phase.lc[0], &phase.be[0]);
+    let (service, job) = (of(&l.service, l.ws_gb), of(&b.job, b.ws_gb));
+    let alone = surefootd::eval::run::alone_instr_per_s(at, at.profiles.service(&b.job).unwrap());
+    let target_ms = service.lc().unwrap().qos_target_ms;
+    let mut steady = Steady::new(at.profile.clone());
+    let mut best = (0.0, 0.0);
+    for cores in 1..4 {
+        for ways in 1..3u32 {
+            let cpus = |from: u32, to: u32| surefoot_server::CpuSet::range(from, to);
+            let mut lc = Tenant::new(service.clone(), l.rps, l.threads, cpus(0, cores), (1 << ways) - 1);
+            (lc.mem_gb, lc.cms_gb) = (Some(limit_gb), pool * service.paging.as_ref().unwrap().largest_pool_gb(limit_gb));
+            let mut be = Tenant::new(job.clone(), 0.0, 4, cpus(cores, 4), 0b111 & !((1 << ways) - 1));
+            be.mem_gb = Some(rest_gb);
+            let seen = steady.case(&[lc, be], HORIZON_S);
+            let met = seen[0].latency.is_some_and(|x| x.p99 <= target_ms) && seen[0].achieved_rps >= l.rps && seen[0].lost_frac == 0.0;
+            let is = (if met { l.load } else { 0.0 }, seen[1].instr_per_s / alone);
+            if is > best {
+                best = is;
+            }
+        }
+    }
+    best
 }

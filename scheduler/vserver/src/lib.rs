@@ -38,6 +38,7 @@ pub mod world;
 pub use core_use::{BatchSide, CoreSeconds, CoreUse, Cores, CoresError};
 pub use lender::VirtualLender;
 pub use memory::{MemoryUse, Paged};
+pub use moving::set_gb;
 pub use plant::{Change, Plant};
 pub use profile::{
     BurstShape, BurstWorkload, Bursts, PlatformProfile, PrimaryVm, Profile, ProfileError, ProfileKind, Profiles, Reassignment, MAX_DOMAINS,

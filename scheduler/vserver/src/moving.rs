@@ -35,7 +35,7 @@ impl Limits {
 }
 
 /// What a tenant touches, GB.
-fn set_gb(t: &Tenant) -> f64 {
+pub fn set_gb(t: &Tenant) -> f64 {
     let m = &t.profile.memory;
     t.profile.paging.as_ref().map_or_else(|| (m.res_mb + m.res_mb_thread * f64::from(t.threads)) / 1024.0, |p| p.ws_gb)
 }

@@ -230,10 +230,15 @@ impl Paging {
     /// A kernel compresses no more than it must: pages go until the rest fits. So the pool ends where resident pages and stored ones are the
     /// whole set, and what more is allowed stays empty. No page is stored twice.
     pub(crate) fn split(&self, limit_gb: f64, cms_gb: f64) -> (f64, f64) {
+        let pool_gb = cms_gb.max(0.0).min(self.largest_pool_gb(limit_gb));
+        (limit_gb - pool_gb, pool_gb)
+    }
+
+    /// The largest pool that is of use under a limit, GB: with it all pages are resident or stored, or all of the limit is pool.
+    pub fn largest_pool_gb(&self, limit_gb: f64) -> f64 {
         let gain = self.compress_ratio - 1.0;
         let enough_gb = if gain > 0.0 { (self.ws_gb - limit_gb).max(0.0) / gain } else { f64::INFINITY };
-        let pool_gb = cms_gb.clamp(0.0, limit_gb).min(enough_gb);
-        (limit_gb - pool_gb, pool_gb)
+        enough_gb.min(limit_gb)
     }
 }
 

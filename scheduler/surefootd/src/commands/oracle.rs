@@ -56,6 +56,9 @@ struct LcReport {
     p99_ms: Option<f64>,
     qos_target_ms: Option<f64>,
     met: bool,
+    /// Null where everybody has what it touches.
+    mem_limit_gb: Option<f64>,
+    pool_gb: Option<f64>,
 }
 
 /// All BE jobs hold the same.
@@ -73,6 +76,7 @@ struct BeReport {
 struct JobReport {
     id: String,
     throughput: Option<f64>,
+    mem_limit_gb: Option<f64>,
 }
 
 /// # Errors
@@ -157,6 +161,8 @@ fn phase_report(phase: &Phase, o: &Outcome, seats: &[Seat]) -> PhaseReport {
         p99_ms: s.latency.map(|x| x.p99),
         qos_target_ms: s.qos_target_ms,
         met: o.met[i],
+        mem_limit_gb: s.memory.map(|m| m.limit_gb),
+        pool_gb: s.memory.map(|m| m.pool_gb),
     });
     let be = be_seats.first().map(|s| BeReport {
         cores: o.partition.rest.cores,
@@ -164,7 +170,12 @@ fn phase_report(phase: &Phase, o: &Outcome, seats: &[Seat]) -> PhaseReport {
         mba_pct: o.partition.mba_pct,
         cpus: s.allocation.cpus,
         way_mask: mask(s),
-        jobs: phase.be.iter().zip(be_seats).map(|(b, s)| JobReport { id: b.id.clone(), throughput: s.throughput }).collect(),
+        jobs: phase
+            .be
+            .iter()
+            .zip(be_seats)
+            .map(|(b, s)| JobReport { id: b.id.clone(), throughput: s.throughput, mem_limit_gb: s.memory.map(|m| m.limit_gb) })
+            .collect(),
     });
     PhaseReport {
         from_s: phase.from_ms as f64 / 1e3,
@@ -209,6 +220,15 @@ fn table(r: &Report) -> String {
         if let Some(be) = &p.be {
             let jobs: Vec<&str> = be.jobs.iter().map(|j| j.id.as_str()).collect();
             let _ = writeln!(out, "  {:<20} {:>5} {:>5} {:>5} {:>4}", jobs.join("+"), "-", be.cores, be.ways, be.mba_pct);
+        }
+        let gb = |id: &str, limit: Option<f64>, pool: Option<f64>| {
+            let pool = pool.filter(|p| *p > 0.0).map_or(String::new(), |p| format!(", {p:.1} of it a pool"));
+            limit.map(|limit| format!("{id} {limit:.1}{pool}"))
+        };
+        let jobs = p.be.iter().flat_map(|be| &be.jobs).filter_map(|j| gb(&j.id, j.mem_limit_gb, None));
+        let memory: Vec<String> = p.lc.iter().filter_map(|l| gb(&l.id, l.mem_limit_gb, l.pool_gb)).chain(jobs).collect();
+        if !memory.is_empty() {
+            let _ = writeln!(out, "  memory, GB: {}", memory.join("; "));
         }
         let proof = if p.exact {
             "exact".to_string()

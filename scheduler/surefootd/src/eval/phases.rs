@@ -2,22 +2,30 @@
 
 use crate::base::error::{Error, Result};
 use crate::eval::run::{alone_instr_per_s, settled_from_ms, TICK_MS};
-use crate::stage::virtual_target::{bad, VirtualTarget};
+use crate::stage::virtual_target::{bad, VirtualTarget, GIB};
 use crate::stage::workload::Workload;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use surefoot_search::memory::{self, Division, Effort, Holder, Machine};
 use surefoot_search::partition::{search, Answer, Bench, Deal, Goal, Outcome, Partition, Problem, Settings, Space, EXACT_LC};
 use surefoot_server::allocation::full_mask;
 use surefoot_server::layout::{pack, Holding};
 use surefoot_server::{Allocation, Amount, CpuSet};
 use surefoot_vserver::math::assoc;
-use surefoot_vserver::{stack_ways, LatencyMs, Profile, Sample, Steady, Tenant, HORIZON_S};
+use surefoot_vserver::{set_gb, stack_ways, LatencyMs, Profile, Sample, Steady, Tenant, HORIZON_S};
 
 /// Partitions that one thread judges at a time.
 const CHUNK: usize = 64;
 /// p99 / QoS target, at least, of a service that does not complete all that is offered.
 const LOSING: f64 = 1.001;
+/// Of the machine's memory, what BE jobs have at least.
+const JOBS_LEAST: f64 = 0.05;
+/// Divisions of memory that are looked at, for two LC services and more.
+const MOST_DIVISIONS: u64 = 60;
+const MOST_DIVISIONS_EVAL: u64 = 20;
+/// Partitions judged for one of these at most, before the best division is looked at again.
+const QUICK: u64 = 500;
 /// Partitions judged for eval's column at most, per phase: a few seconds.
 const MOST_JUDGED_EVAL: u64 = 300_000;
 
@@ -38,12 +46,15 @@ pub struct LcNow {
     pub rps: f64,
     pub load: f64,
     pub threads: u32,
+    /// Working set, where the workload gives another one than the profile.
+    pub ws_gb: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BeNow {
     pub id: String,
     pub job: String,
+    pub ws_gb: Option<f64>,
 }
 
 /// Phases of a workload in time order; those without services and jobs are left out.
@@ -68,10 +79,10 @@ pub fn phases(w: &Workload, logical_cpus: u32) -> Vec<Phase> {
             .filter_map(|l| {
                 let load = l.highest_load_at(from_ms)?;
                 let threads = l.threads.unwrap_or(logical_cpus);
-                Some(LcNow { id: l.id.clone(), service: l.service.clone(), rps: load * l.max_load_rps, load, threads })
+                Some(LcNow { id: l.id.clone(), service: l.service.clone(), rps: load * l.max_load_rps, load, threads, ws_gb: l.ws_gb })
             })
             .collect(),
-        be: be.iter().filter(|b| b.arrive_ms <= from_ms).map(|b| BeNow { id: b.id.clone(), job: b.job.clone() }).collect(),
+        be: be.iter().filter(|b| b.arrive_ms <= from_ms).map(|b| BeNow { id: b.id.clone(), job: b.job.clone(), ws_gb: b.ws_gb }).collect(),
     };
     cuts.windows(2).map(|c| one(c[0], c[1])).filter(|p| !p.lc.is_empty() || !p.be.is_empty()).collect()
 }
@@ -82,6 +93,10 @@ pub struct Company<'a> {
     lc: Vec<LcTenant>,
     be: Vec<BeTenant>,
     loads: Vec<f64>,
+    /// Memory that they have; None: what they touch.
+    division: Option<Division>,
+    /// Answers of [`Bench::lc_alone`]: divisions of memory differ for one or two services at a time.
+    alone: HashMap<(usize, Option<(u64, u64)>, (u32, u32)), f64>,
     /// Told how many more questions were answered.
     told: &'a (dyn Fn(u64) + Sync),
 }
@@ -109,6 +124,22 @@ pub struct Seat {
     pub qos_target_ms: Option<f64>,
     /// Of a BE job, relative to running alone.
     pub throughput: Option<f64>,
+    /// None where everybody has what it touches.
+    pub memory: Option<Memory>,
+}
+
+/// Memory of one LC service or BE job, GB (GiB).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    pub limit_gb: f64,
+    /// Of it, what holds compressed pages.
+    pub pool_gb: f64,
+}
+
+/// The profile of a service or job with the working set that the workload gives it.
+fn of_size(at: &VirtualTarget, name: &str, ws_gb: Option<f64>) -> Result<Arc<Profile>> {
+    let profile = at.profiles.service(name).map_err(bad)?;
+    Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
 }
 
 impl<'a> Company<'a> {
@@ -121,7 +152,7 @@ impl<'a> Company<'a> {
         let most_ways = p.llc.ways.saturating_sub(holders.saturating_sub(1) * p.llc.min_ways);
         let (mut lc, mut be) = (vec![], vec![]);
         for l in &phase.lc {
-            let profile = at.profiles.service(&l.service).map_err(bad)?;
+            let profile = &of_size(at, &l.service, l.ws_gb)?;
             let Some(demand) = profile.lc() else {
                 return Err(Error::BadInput(format!("{}: is no LC service. Write [[be]] with job =", l.service)));
             };
@@ -135,18 +166,63 @@ impl<'a> Company<'a> {
             });
         }
         for b in &phase.be {
-            let profile = at.profiles.service(&b.job).map_err(bad)?;
+            let profile = &of_size(at, &b.job, b.ws_gb)?;
             let mut quiet = (**profile).clone();
             quiet.cache.apki = 0.0;
             be.push(BeTenant {
                 real: tenant(profile.clone(), 0.0, p.logical_cpus()),
                 quiet: tenant(Arc::new(quiet), 0.0, p.logical_cpus()),
-                alone_instr_per_s: alone_instr_per_s(at, profile),
+                alone_instr_per_s: alone_instr_per_s(at, at.profiles.service(&b.job).map_err(bad)?),
             });
         }
         let all: Vec<Tenant> = lc.iter().map(|t| &t.real).chain(be.iter().map(|t| &t.real)).cloned().collect();
         surefoot_vserver::check_tenants(p, &all).map_err(|e| Error::BadInput(e.to_string()))?;
-        Ok(Company { at, lc, be, loads: phase.lc.iter().map(|l| l.load).collect(), told })
+        Ok(Company { at, lc, be, loads: phase.lc.iter().map(|l| l.load).collect(), division: None, alone: HashMap::new(), told })
+    }
+
+    /// Who shares memory; None where everybody has what it touches, nobody pages, or the machine's memory is not known.
+    fn machine(&self) -> Option<Machine> {
+        let pages = |t: &Tenant| t.profile.paging.is_some();
+        if !self.lc.iter().any(|t| pages(&t.real)) && !self.be.iter().any(|t| pages(&t.real)) {
+            return None;
+        }
+        let capacity_gb = self.at.platform.memory?.capacity_bytes as f64 / GIB;
+        // Below its compressed pages a service is killed. A job's go to the disk, and some of it is always in use.
+        let jobs_least_gb = JOBS_LEAST * capacity_gb / self.be.len().max(1) as f64;
+        let holder = |t: &Tenant, is_lc: bool| {
+            let (footprint_gb, paging) = (set_gb(t), t.profile.paging.as_ref());
+            let least_gb =
+                paging.map_or(footprint_gb, |p| if is_lc { footprint_gb / p.compress_ratio } else { jobs_least_gb.min(footprint_gb) });
+            Holder { footprint_gb, least_gb, compresses: is_lc && paging.is_some() }
+        };
+        let lc = self.lc.iter().map(|t| holder(&t.real, true)).collect();
+        let jobs = self.be.iter().map(|t| holder(&t.real, false)).collect();
+        Some(Machine { capacity_gb, lc, jobs }).filter(|m| !m.fits())
+    }
+
+    /// Everybody has the memory of a division from here on.
+    fn divide(&mut self, d: &Division) {
+        let put = |t: &mut Tenant, limit_gb: f64, pool: f64| {
+            let whole = limit_gb >= set_gb(t) - 1e-9;
+            t.mem_gb = (!whole).then_some(limit_gb);
+            t.cms_gb = t.profile.paging.as_ref().filter(|_| !whole).map_or(0.0, |p| pool * p.largest_pool_gb(limit_gb));
+        };
+        for (t, s) in self.lc.iter_mut().zip(&d.lc) {
+            put(&mut t.real, s.memory_gb, s.pool);
+            put(&mut t.best_cached, s.memory_gb, s.pool);
+        }
+        for (t, gb) in self.be.iter_mut().zip(&d.jobs_gb) {
+            put(&mut t.real, *gb, 0.0);
+            put(&mut t.quiet, *gb, 0.0);
+        }
+        self.division = Some(d.clone());
+    }
+
+    fn memory_of(&self, i: usize) -> Option<Memory> {
+        let d = self.division.as_ref()?;
+        let t = if i < self.lc.len() { &self.lc[i].real } else { &self.be[i - self.lc.len()].real };
+        let limit_gb = d.lc.get(i).map_or_else(|| d.jobs_gb[i - d.lc.len()], |s| s.memory_gb);
+        Some(Memory { limit_gb, pool_gb: t.cms_gb })
     }
 
     pub fn problem(&self) -> Problem {
@@ -180,6 +256,7 @@ impl<'a> Company<'a> {
             allocation: places[i.min(n)].clone(),
             latency: s.latency,
             qos_target_ms: self.lc.get(i).map(|l| l.qos_target_ms),
+            memory: self.memory_of(i),
             throughput: i.checked_sub(n).map(|j| s.instr_per_s / self.be[j].alone_instr_per_s),
         };
         judge.samples(n).iter().enumerate().map(seat).collect()
@@ -212,14 +289,19 @@ impl Bench for Company<'_> {
     }
 
     fn lc_alone(&mut self, lc: usize, holds: &[Amount]) -> Vec<f64> {
+        let memory = self.division.as_ref().map(|d| (d.lc[lc].memory_gb.to_bits(), d.lc[lc].pool.to_bits()));
+        let key = |h: &Amount| (lc, memory, (h.cores, h.ways));
+        let new: Vec<Amount> = holds.iter().filter(|h| !self.alone.contains_key(&key(h))).copied().collect();
         let it = &self.lc[lc];
-        self.ask(holds, |judge, h| {
+        let answers = self.ask(&new, |judge, h| {
             let on_place = |cpus| {
                 judge.only([on(&it.real, cpus, full_mask(h.ways), 100)]);
                 p99_ratio(&judge.samples(1)[0], it)
             };
             self.every_place(h.cores).map(on_place).fold(f64::INFINITY, f64::min)
-        })
+        });
+        self.alone.extend(new.iter().map(key).zip(answers));
+        holds.iter().map(|h| self.alone[&key(h)]).collect()
     }
 
     fn be_alone(&mut self, rests: &[(Amount, u8)]) -> Vec<f64> {
@@ -348,13 +430,26 @@ impl Judge {
     }
 }
 
-/// The best partition for one phase.
+/// The best partition for one phase, and where working sets do not fit, the best division of memory with it. The company has that afterwards.
 ///
 /// # Errors
 /// One line if the phase cannot be partitioned.
 pub fn solve(company: &mut Company, goal: Goal, most_judged: u64) -> std::result::Result<Outcome, String> {
     let problem = company.problem();
-    search(&problem, company, &Settings { goal, most_judged })
+    let unlimited = search(&problem, company, &Settings { goal, most_judged })?;
+    let Some(machine) = company.machine() else { return Ok(unlimited) };
+    let mut judged = unlimited.judged;
+    let for_emu = goal == Goal::Emu;
+    let most_divisions = if for_emu { MOST_DIVISIONS_EVAL } else { MOST_DIVISIONS };
+    let found = memory::search(&machine, &unlimited, for_emu, most_divisions, &mut |d, effort| {
+        company.divide(d);
+        let most_judged = if effort == Effort::Quick { QUICK.min(most_judged) } else { most_judged };
+        let outcome = search(&problem, company, &Settings { goal, most_judged })?;
+        judged += outcome.judged;
+        Ok(outcome)
+    })?;
+    company.divide(&found.division);
+    Ok(Outcome { judged, ..found.outcome })
 }
 
 /// Partitions judged at most unless told otherwise: all of them where that is a matter of seconds.

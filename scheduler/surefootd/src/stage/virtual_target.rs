@@ -14,7 +14,8 @@ use surefoot_server::Platform;
 use surefoot_vserver::{platform_of, rps_at_full_load, PlatformProfile, Profiles, VirtualServer, EDITION};
 
 /// Bytes of a GB, as profiles have it.
-const GIB: f64 = (1u64 << 30) as f64;
+/// Bytes of what profiles and workloads call GB.
+pub const GIB: f64 = (1u64 << 30) as f64;
 
 /// A platform and all profiles at hand.
 #[derive(Clone, Debug)]
