@@ -87,6 +87,9 @@ pub fn phases(w: &Workload, logical_cpus: u32) -> Vec<Phase> {
     cuts.windows(2).map(|c| one(c[0], c[1])).filter(|p| !p.lc.is_empty() || !p.be.is_empty()).collect()
 }
 
+/// An LC service by itself: which, bits of its memory and pool, cores and ways.
+type Alone = (usize, Option<(u64, u64)>, (u32, u32));
+
 /// The services and jobs of one phase on a virtual server.
 pub struct Company<'a> {
     at: &'a VirtualTarget,
@@ -96,7 +99,7 @@ pub struct Company<'a> {
     /// Memory that they have; None: what they touch.
     division: Option<Division>,
     /// Answers of [`Bench::lc_alone`]: divisions of memory differ for one or two services at a time.
-    alone: HashMap<(usize, Option<(u64, u64)>, (u32, u32)), f64>,
+    alone: HashMap<Alone, f64>,
     /// Told how many more questions were answered.
     told: &'a (dyn Fn(u64) + Sync),
 }
