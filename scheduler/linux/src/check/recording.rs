@@ -92,9 +92,8 @@ impl Recorder<'_> {
     /// Names for the groups below a folder, and below each of them.
     fn name_groups(&mut self, dir: &Path, letter: &str, depth: usize) {
         let folders = self.root.files.folders(dir);
-        let mut n = 0;
-        for name in folders.into_iter().filter(|f| depth > 0 || !OWN_FOLDERS.contains(&f.as_str())) {
-            n += 1;
+        let groups = folders.into_iter().filter(|f| depth > 0 || !OWN_FOLDERS.contains(&f.as_str()));
+        for (n, name) in (1..).zip(groups) {
             self.made.groups += 1;
             let ours = if name.starts_with(PREFIX) { PREFIX } else { "" };
             // The same name may stand on two floors: then it is the same word of the host's.

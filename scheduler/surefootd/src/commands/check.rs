@@ -6,6 +6,7 @@ use crate::base::files::{Output, Sources};
 use crate::base::places::state_dir;
 use crate::base::say;
 use crate::node::machine::check_senders;
+use crate::node::pods;
 use crate::node::rights;
 use crate::stage::config::NodeConfig;
 use crate::stage::virtual_target::VirtualTarget;
@@ -135,7 +136,11 @@ fn written_text(file: &Path, w: &PlatformFile) -> String {
 
 /// What the host can do, and what models are made for: null where sysfs does not say it.
 fn check_local(args: &cli::Check) -> Result<(Vec<surefoot_linux::Capability>, Option<PlatformFacts>)> {
-    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let mut config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    if let Some(c) = &mut config {
+        let pods = c.pods.as_ref().map_or(vec![], pods::once);
+        c.services.extend(pods);
+    }
     let config = config.as_ref();
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     config.map_or(Ok(()), check_senders)?;
