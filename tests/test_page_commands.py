@@ -257,7 +257,7 @@ def test_check_explain_and_record_run(tmp_path: Path) -> None:
     for line in asked:
         # without a file it is the journal of this machine's daemon
         said = shell(line if "--file" in line or "--config" in line else f"{line} --config node.toml", tmp_path, env)
-        assert said.startswith(("    ID", "action", "{")), (line, said[:80])
+        assert said.startswith(("    ID", "#12 ", "{")), (line, said[:80])
 
 
 def test_the_stand_in_runs(tmp_path: Path) -> None:
