@@ -137,8 +137,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://{at}/metrics");
     }
     // A fault of ours ends the loop as an error does.
-    let absent = Absent::with(pods);
-    let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside, absent));
+    beside.absent = Absent::with(pods);
+    let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside));
     let looped = catch_unwind(run).unwrap_or_else(|_| Err(Error::Failed("a fault of surefootd ended the run. Please report it".into())));
     // Whatever ended the loop, the machine gets everything back: before a word is said of it, which may have to wait.
     let restored = match &mut node {
@@ -332,6 +332,8 @@ struct Beside {
     looks_on: LooksOn,
     stream: Option<stream::Writer>,
     events: Option<Recorder>,
+    /// Services that come and go.
+    absent: Absent,
     /// Recordings that ended before the run did. Control went on without them.
     failed: Vec<Error>,
 }
@@ -357,7 +359,7 @@ impl Beside {
         each_its_own(&outputs)?;
         let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
         let events = args.events.as_deref().map(|f| Recorder::open("--events", f, &read, args.overwrite)).transpose()?;
-        Ok(Beside { looks_on, stream, events, failed: vec![] })
+        Ok(Beside { looks_on, stream, events, absent: Absent::with(None), failed: vec![] })
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -420,7 +422,6 @@ fn control(
     mut learning: Option<&mut Learning>,
     story: &mut Story,
     beside: &mut Beside,
-    mut absent: Absent,
 ) -> Result<(serde_json::Value, Result<()>)> {
     let platform = node.server().platform().name.clone();
     let mut notifier = Notifier::from_env();
@@ -485,16 +486,16 @@ fn control(
         }
         beside.events(now, &seen, |id| node.load_at(id, now));
         if clock.ticks == 0 {
-            let pods = absent.pods.as_ref().map_or(0, |p| p.services().len());
+            let pods = beside.absent.pods.as_ref().map_or(0, |p| p.services().len());
             let (here, all) = (seen.services.len(), node.services(config) + pods);
             let of = if here < all { format!("{here} of ") } else { String::new() };
             tracing::info!("{} on {platform}: {of}{all} {}", policy.name(), if all == 1 { "service" } else { "services" });
             notifier.ready(&format!("{} on {platform}", policy.name()));
         }
         notifier.alive();
-        if let Some(ids) = absent.look(now, node, config, Purpose::Control) {
+        if let Some(ids) = beside.absent.look(now, node, config, Purpose::Control) {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).absent(ids);
-            if let Some(pods) = &absent.pods {
+            if let Some(pods) = &beside.absent.pods {
                 pods.tell(&story.upper.in_force());
             }
         }
