@@ -13,7 +13,7 @@ export DVC_NO_ANALYTICS := true
 BPF = $(shell scripts/bpf-flags.sh)
 CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
-.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
+.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt site clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -53,7 +53,7 @@ demo: setup ## the whole story on this machine; ends with the path of a report
 
 # With LINT=1 the linters run beside the suites, with RDT=... a part of test-rdt; nothing runs beside what measures real load.
 # Under -j2 the longest come first: the Python suite is in three parts, so that two cores are busy to the end.
-test: setup test-rust test-python-others test-python-tracking test-python-stages $(if $(LINT),lint) $(if $(RDT),test-rdt) ## every test
+test: setup test-rust test-python-others test-python-tracking test-python-stages $(if $(LINT),lint site) $(if $(RDT),test-rdt) ## every test
 	cargo test --release --locked --workspace $(BPF) --test memcached -- --ignored
 	@scripts/test/pqos.sh
 	@scripts/test/engine.sh "make test: all suites done"
@@ -172,8 +172,9 @@ bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from
 validate: deps ## the virtual server against every fact it must reproduce; writes docs/virtual-server-validation.md
 	cargo run --release --locked -p surefoot-vserver --example validate -- --markdown docs/virtual-server-validation.md
 
-figures: python ## the figures of docs/virtual-server.md
+figures: python ## the figures of docs/virtual-server.md and of docs/index.md
 	cargo run --release --locked -p surefoot-vserver --example curves | python -m collection.vserver_figures docs/images
+	python -m collection.policy_figure docs
 
 lint: setup ## formatters, linters and type checkers, warnings are errors
 	cargo fmt --all --check
@@ -189,6 +190,9 @@ lint: setup ## formatters, linters and type checkers, warnings are errors
 fmt: setup
 	cargo fmt --all
 	ruff format .
+
+site: python ## the pages of docs/ as a searchable site in out/site, its links checked
+	@scripts/site/build.sh
 
 clean: ## what was built; data sets and the environment stay
 	cargo clean

@@ -84,9 +84,10 @@ def test_crates_are_used() -> None:
 
 def test_every_python_package_has_its_reason() -> None:
     """The page lists exactly the direct dependencies of pyproject.toml, with the groups that they are of."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, alone = whole["project"], whole["dependency-groups"]
     groups: dict[str, set[str]] = {}
-    for group, wanted in {"always": project["dependencies"], **project["optional-dependencies"]}.items():
+    for group, wanted in {"always": project["dependencies"], **project["optional-dependencies"], **alone}.items():
         for requirement in wanted:
             name = re.match(r"[A-Za-z0-9._-]+", requirement)
             assert name

@@ -650,6 +650,7 @@ def test_links_in_place_of_folders_are_ignored_by_git(tmp_path: Path) -> None:
         ".venv",
         ".venv-spark",
         ".venv-pages",
+        ".venv-site",
         "out",
         ".surefoot",
         "bundles",

@@ -31,6 +31,7 @@ LOCKS = (
     "requirements.lock",
     "requirements-spark.lock",
     "requirements-pages.lock",
+    "requirements-site.lock",
     "packaging/requirements-dist.txt",
     "packaging/requirements-lab.txt",
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every page in a headless browser (tests/trial_pages.py). The browser is the distribution's; axe-core comes out of a wheel that carries it.
+# Every page in a headless browser (tests/trial_pages.py), and the site of docs/ as files (tests/trial_site.py). The browser is the distribution's; axe-core comes out of a wheel that carries it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,4 +17,5 @@ if [ ! -e .venv-pages/.ready ] || [ requirements-pages.lock -nt .venv-pages/.rea
 fi
 axe=$(find .venv-pages -name axe.min.js | head -n 1)
 [ -n "$axe" ] || { echo "surefoot: requirements-pages.lock has no wheel with axe.min.js. Restore it (git checkout requirements-pages.lock)." >&2; exit 1; }
-SUREFOOT_BROWSER=$browser SUREFOOT_AXE=$PWD/$axe .venv/bin/python -m pytest -p no:cacheprovider -s tests/trial_pages.py
+PATH=$PWD/.venv/bin:$PATH scripts/site/build.sh
+SUREFOOT_BROWSER=$browser SUREFOOT_AXE=$PWD/$axe .venv/bin/python -m pytest -p no:cacheprovider -s tests/trial_pages.py tests/trial_site.py

@@ -34,6 +34,7 @@ pub mod memory_use;
 pub mod own;
 mod owners;
 pub mod perf;
+pub mod pods;
 pub mod procfs;
 pub mod psi;
 pub mod resctrl;

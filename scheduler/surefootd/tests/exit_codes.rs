@@ -63,6 +63,8 @@ const CASES: &[(&str, i32, &str)] = &[
     ("check --write-platform @/here.toml --overwrite --json", 0, ""),
     ("check --write-platform @/link", 2, "link"),
     ("check --write-platform @/new.toml --server virtual:server-1", 2, "a virtual server has a file already"),
+    ("check --pack-tree @/tree.txt --server virtual:server-1", 2, "a virtual server has no resctrl. Leave --server out"),
+    ("check --pack-tree @/tree.txt --write-platform @/new.toml", 2, "cannot be used with"),
     ("check --server nowhere", 2, "virtual:PLATFORM"),
     ("check --server virtual:sever-1", 2, "--server virtual:sever-1: unknown platform. Did you mean \"server-1\"?"),
     ("check --config @/none.toml", 2, "none.toml: cannot be read"),

@@ -131,3 +131,35 @@ fn a_dead_mount_is_named_and_goes_with_its_guard() {
     drop(stand_in);
     assert!(!mounted(&mount));
 }
+
+/// A recording is a new file, of what the configuration names; its groups have no names, and a file that is there stays.
+#[test]
+fn a_recording_of_the_stand_in_names_no_group() {
+    if !Path::new("/dev/fuse").exists() || !nix::unistd::geteuid().is_root() {
+        return eprintln!("SKIPPED: cannot mount FUSE here; needs /dev/fuse and root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mount, platform, tree) = (dir.path().join("resctrl"), dir.path().join("platform.toml"), dir.path().join("tree.txt"));
+    fs::create_dir(&mount).unwrap();
+    hardware(dir.path());
+    let _stand_in = StandIn::start(&mount, &platform);
+    fs::create_dir(mount.join("payments")).unwrap();
+    fs::create_dir(mount.join("payments/mon_groups/alice")).unwrap();
+    let config = dir.path().join("node.toml");
+    fs::write(&config, format!("resctrl = \"{}\"\n", path(&mount))).unwrap();
+    let pack = || run(&["check", "--config", path(&config), "--pack-tree", path(&tree), "--json"]);
+    let out = pack();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((&said["packed"]["groups"], &said["packed"]["left_out"]), (&2.into(), &serde_json::json!([])));
+    let text = fs::read_to_string(&tree).unwrap();
+    assert!(text.contains("== sys/fs/resctrl/g1/schemata\n    MB:0=100;1=100\n    L3:0=7ff;1=7ff\n"), "{text}");
+    assert!(text.contains("== sys/fs/resctrl/g1/mon_groups/m1/mon_data/mon_L3_00/llc_occupancy\n"), "{text}");
+    for word in ["payments", "alice", path(dir.path()), "/tasks\n"] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
+    // What is a stand-in is said first.
+    let again = pack();
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(2) && said.contains("tree.txt: is there already. Give --overwrite"), "{said}");
+}

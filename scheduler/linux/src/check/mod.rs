@@ -5,7 +5,8 @@
 //!
 //! Map: [`cpu`] processors · [`cgroups`] controllers and what they can limit · [`memory`] pressure, swap, zswap · [`rdt`] resctrl ·
 //! [`counters`] PMU and frequency · [`host`] kernel, engine, service manager, neighbours · [`node`] what a daemon needs ·
-//! [`services`] what its configuration names · [`lends`] what services are to lend. [`profile`] makes a platform file of a host.
+//! [`services`] what its configuration names · [`lends`] what services are to lend. [`profile`] makes a platform file of a host, [`recording`] a
+//! text of its resctrl for the tests.
 
 mod cgroups;
 mod counters;
@@ -16,6 +17,7 @@ mod memory;
 mod node;
 pub mod profile;
 mod rdt;
+pub mod recording;
 mod services;
 #[cfg(test)]
 mod tests;

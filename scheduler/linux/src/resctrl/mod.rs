@@ -23,6 +23,8 @@ mod tasks;
 pub mod watch;
 pub use tasks::{held_by_others, Before, Moved};
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod trees;

@@ -3,6 +3,7 @@
 
 use super::mba::Unit;
 use super::monitor::Event;
+use super::testing::dump;
 use super::*;
 use crate::discover::discover_with;
 use crate::resctrl::classes::Place;
@@ -11,22 +12,6 @@ use std::fmt::Write;
 
 const GORESCTRL: &str = include_str!("trees/goresctrl.txt");
 const AT: &str = "/sys/fs/resctrl";
-
-/// Files of a dump ("== PATH" before each text) whose paths begin so, without that beginning.
-fn dump(text: &str, of: &str) -> Vec<(String, String)> {
-    let mut files: Vec<(String, String)> = vec![];
-    for line in text.lines().filter(|l| !l.starts_with('#')) {
-        match (line.strip_prefix("== "), files.last_mut()) {
-            (Some(path), _) => files.push((path.into(), String::new())),
-            (None, Some((_, text))) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    files.into_iter().filter_map(|(path, text)| Some((path.strip_prefix(of)?.strip_prefix('/')?.to_string(), text))).collect()
-}
 
 struct Tree {
     _dir: tempfile::TempDir,

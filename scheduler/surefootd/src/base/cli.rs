@@ -89,10 +89,13 @@ pub struct Check {
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Write a platform file of this host: a new file, with what could not be found out left blank (docs/check.md)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "written")]
     pub write_platform: Option<PathBuf>,
-    /// Replace a file of --write-platform that is there already
-    #[arg(long, requires = "write_platform")]
+    /// Write a recording of this host's resctrl, without names and ids, for the tests of Surefoot (docs/give-a-recording.md)
+    #[arg(long, value_name = "FILE", group = "written")]
+    pub pack_tree: Option<PathBuf>,
+    /// Replace a file of --write-platform or --pack-tree that is there already
+    #[arg(long, requires = "written")]
     pub overwrite: bool,
     /// Print JSON (docs/check.md)
     #[arg(long)]

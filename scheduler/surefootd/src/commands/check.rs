@@ -6,6 +6,7 @@ use crate::base::files::{Output, Sources};
 use crate::base::places::state_dir;
 use crate::base::say;
 use crate::node::machine::check_senders;
+use crate::node::pods;
 use crate::node::rights;
 use crate::stage::config::NodeConfig;
 use crate::stage::virtual_target::VirtualTarget;
@@ -15,8 +16,9 @@ use std::io::Write as _;
 use std::path::Path;
 use surefoot_harvest::Harvester;
 use surefoot_linux::check::profile::{platform_file, PlatformFile};
+use surefoot_linux::check::recording::{recording, Recording};
 use surefoot_linux::check::Lend;
-use surefoot_linux::resctrl::Resctrl;
+use surefoot_linux::resctrl::{may_be_mounted, Resctrl};
 use surefoot_linux::{actuator, discover, Root};
 
 /// `surefootd check`.
@@ -25,8 +27,10 @@ use surefoot_linux::{actuator, discover, Root};
 /// Bad input.
 pub fn check(args: &cli::Check) -> Result<()> {
     let mut written = None;
+    let mut packed = None;
     let (all, platform) = match cli::Server::parse(&args.server)? {
         cli::Server::Local => {
+            packed = args.pack_tree.as_deref().map(|file| pack_tree(args, file)).transpose()?;
             written = args.write_platform.as_deref().map(|file| write_platform(args, file)).transpose()?;
             check_local(args)?
         }
@@ -41,6 +45,10 @@ pub fn check(args: &cli::Check) -> Result<()> {
                 let file = file.display();
                 return Err(Error::BadInput(format!("--write-platform {file}: a virtual server has a file already. Leave --server out")));
             }
+            if let Some(file) = &args.pack_tree {
+                let file = file.display();
+                return Err(Error::BadInput(format!("--pack-tree {file}: a virtual server has no resctrl. Leave --server out")));
+            }
             let v = VirtualTarget::open(&name, args.profiles.as_deref())?;
             (virtual_check(&v), Some(PlatformFacts::of(&v.platform)))
         }
@@ -50,12 +58,53 @@ pub fn check(args: &cli::Check) -> Result<()> {
         if let (Some(file), Some(w)) = (&args.write_platform, &written) {
             said["written"] = serde_json::json!({ "file": file, "found": w.found, "estimated": w.estimated, "blank": w.blank });
         }
+        if let (Some(file), Some(p)) = (&args.pack_tree, &packed) {
+            said["packed"] = serde_json::json!({ "file": file, "files": p.files, "groups": p.groups, "left_out": p.left_out });
+        }
         return say::json(&said);
     }
-    match (&args.write_platform, &written) {
-        (Some(file), Some(w)) => say::print(&written_text(file, w)),
+    match (&args.write_platform, &written, &args.pack_tree, &packed) {
+        (Some(file), Some(w), ..) => say::print(&written_text(file, w)),
+        (.., Some(file), Some(p)) => say::print(&packed_text(file, p)),
         _ => say::print(&check_text(&all)),
     }
+}
+
+/// Write a new file that the option names.
+fn put(option: &'static str, args: &cli::Check, file: &Path, text: &str) -> Result<()> {
+    let sources = Sources::default().and("--config", args.config.as_deref());
+    let mut out = Output::create(option, file, &sources, args.overwrite)?;
+    out.write_all(text.as_bytes()).map_err(|e| Error::io(file, "cannot be written", &e))?;
+    out.place()?;
+    out.finish()
+}
+
+/// Write a recording of this host's resctrl to a new file.
+fn pack_tree(args: &cli::Check, file: &Path) -> Result<Recording> {
+    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let root = Root::default();
+    let named = config.as_ref().map_or_else(|| Ok(Resctrl::find(&root)), |c| rights::resctrl(c, &root))?;
+    let Some(resctrl) = named else {
+        let remedy = if may_be_mounted(&root) {
+            "Mount it: mount -t resctrl resctrl /sys/fs/resctrl"
+        } else {
+            "Its kernel or its processor has none: give a recording of a host with Intel RDT or AMD QoS"
+        };
+        return Err(Error::Failed(format!("--pack-tree {}: resctrl is not mounted on this host. {remedy}", file.display())));
+    };
+    let made = recording(&root, &resctrl);
+    put("--pack-tree", args, file, &made.text)?;
+    Ok(made)
+}
+
+/// What is in a recording, and what is not.
+fn packed_text(file: &Path, p: &Recording) -> String {
+    let file = file.display();
+    let mut out = format!("{file}: {} files, {} groups. Read it before you give it away: less {file}\n", p.files, p.groups);
+    for l in &p.left_out {
+        let _ = writeln!(out, "  left out: {} ({})", l.path, l.why);
+    }
+    out
 }
 
 /// Write a platform file of this host to a new file.
@@ -68,10 +117,7 @@ fn write_platform(args: &cli::Check, file: &Path) -> Result<PlatformFile> {
     let stem = file.file_stem().map_or(String::new(), |s| s.to_string_lossy().into_owned());
     let cpus = config.as_ref().and_then(|c| c.cpus);
     let made = platform_file(&root, &stem, cpus, resctrl.as_ref(), peak).map_err(server_error)?;
-    let mut out = Output::create("--write-platform", file, &Sources::default().and("--config", args.config.as_deref()), args.overwrite)?;
-    out.write_all(made.text.as_bytes()).map_err(|e| Error::io(file, "cannot be written", &e))?;
-    out.place()?;
-    out.finish()?;
+    put("--write-platform", args, file, &made.text)?;
     Ok(made)
 }
 
@@ -90,7 +136,11 @@ fn written_text(file: &Path, w: &PlatformFile) -> String {
 
 /// What the host can do, and what models are made for: null where sysfs does not say it.
 fn check_local(args: &cli::Check) -> Result<(Vec<surefoot_linux::Capability>, Option<PlatformFacts>)> {
-    let config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    let mut config = args.config.as_deref().map(NodeConfig::read).transpose()?;
+    if let Some(c) = &mut config {
+        let pods = c.pods.as_ref().map_or(vec![], pods::once);
+        c.services.extend(pods);
+    }
     let config = config.as_ref();
     let dir = state_dir(args.state.as_deref().or(config.and_then(|c| c.state_dir.as_deref())));
     config.map_or(Ok(()), check_senders)?;

@@ -1,5 +1,6 @@
 //! The machine of `surefootd run` and `surefootd record`: what its configuration says runs there, started or found.
 
+use super::pods::Pods;
 use super::rights::{for_state, own_files};
 use crate::base::error::server_error;
 use crate::base::error::{Error, Result};
@@ -167,7 +168,7 @@ pub fn local_server<T>(
     purpose: Purpose,
     check: impl FnOnce(&Found) -> Result<T>,
 ) -> Result<(LocalServer, PathBuf, T)> {
-    if config.services.is_empty() {
+    if config.services.is_empty() && config.pods.is_none() {
         return Err(missing(config, "service", "Add [[service]] entries: what runs here"));
     }
     let state = state_dir(config.state_dir.as_deref());
@@ -237,12 +238,6 @@ fn listen(server: &mut LocalServer, config: &NodeConfig) -> Result<()> {
             server.scrape(&s.id, what.clone());
         }
     }
-    let is_lc = |s: &&NodeService| match s.how {
-        How::Adopt { kind, .. } => kind != Kind::Be,
-        How::Launch { .. } => server.catalogue().and_then(|c| c.get(&s.service).ok()).is_some_and(|e| e.kind == EntryKind::Lc),
-    };
-    let known: Vec<String> = config.services.iter().filter(is_lc).map(|s| s.id.clone()).collect();
-    server.know(known.into_iter());
     for s in &config.services {
         let (trusted, group) = senders(config, s)?;
         server.trust(&s.id, trusted);
@@ -306,12 +301,19 @@ pub fn group_id(config: &NodeConfig, field: &str, group: &str) -> Result<u32> {
         .ok_or_else(|| Error::BadInput(format!("{}: {field}: no group {group:?} here. Give one of `getent group`", config.file.display())))
 }
 
-/// Start or find the services of the configuration. One that is not there yet (Unavailable) is waited for: see [`Absent`].
+/// Start or find the services of the configuration. One that is not there yet (Unavailable) is waited for: see [`Absent`]. A pod that cannot
+/// be had takes nothing else down.
 ///
 /// # Errors
 /// The first that could not be launched, or that never can be had.
-pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose) -> Result<()> {
+pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeService], purpose: Purpose) -> Result<()> {
     listen(server, config)?;
+    know(server, config, pods);
+    for s in pods {
+        if let Err(e) = take(server, s, purpose) {
+            tracing::warn!("{} is waited for: {e}", s.id);
+        }
+    }
     let mut absent = vec![];
     for s in &config.services {
         match (take(server, s, purpose), &s.how) {
@@ -324,7 +326,7 @@ pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, purpose: Purpose)
         }
     }
     tracing::info!("latency feed: {}", server.feed_path().display());
-    match absent.into_iter().next() {
+    match absent.into_iter().next().filter(|_| config.pods.is_none()) {
         // Nothing at all to look at is more likely a mistake in the file than a slow start. Control waits: at boot services may come later.
         Some(e) if server.is_empty() && purpose == Purpose::Watch => Err(server_error(e)),
         _ => Ok(()),
@@ -342,15 +344,29 @@ fn take(server: &mut LocalServer, s: &NodeService, purpose: Purpose) -> std::res
     }
 }
 
-/// Services of the configuration that run on their own and are not there now: restarted ones come back under control.
-#[derive(Default)]
+/// What LC services send is no mistake, also before they are here.
+fn know(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeService]) {
+    let is_lc = |s: &&NodeService| match s.how {
+        How::Adopt { kind, .. } => kind != Kind::Be,
+        How::Launch { .. } => server.catalogue().and_then(|c| c.get(&s.service).ok()).is_some_and(|e| e.kind == EntryKind::Lc),
+    };
+    let known: Vec<String> = config.services.iter().chain(pods).filter(is_lc).map(|s| s.id.clone()).collect();
+    server.know(known.into_iter());
+}
+
+/// Services of the configuration that run on their own and are not there now: restarted ones come back under control. Pods come and go.
 pub struct Absent {
     looked_ms: u64,
+    pub pods: Option<Pods>,
 }
 
 impl Absent {
     /// Time between two looks, ms: a look asks the kernel, and for containers the engine.
     const EVERY_MS: u64 = 1000;
+
+    pub fn with(pods: Option<Pods>) -> Self {
+        Absent { looked_ms: 0, pods }
+    }
 
     /// Take those back that are there again. Returns the ids of all that are not; None where it was not time to look.
     pub fn look(&mut self, now_ms: u64, node: &mut Node, config: &NodeConfig, purpose: Purpose) -> Option<Vec<String>> {
@@ -359,12 +375,23 @@ impl Absent {
             return None;
         }
         self.looked_ms = now_ms;
-        let missing = config.services.iter().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id));
+        if let Some(pods) = &mut self.pods {
+            for id in pods.refresh().into_iter().filter(|id| server.has(id)).collect::<Vec<_>>() {
+                match server.stop(&id) {
+                    Ok(()) => tracing::info!("{id}: its pod is gone, or asks for something else: it has what it had before"),
+                    Err(e) => tracing::warn!("{id}: its pod is gone, or asks for something else: {e}"),
+                }
+            }
+            know(server, config, pods.services());
+        }
+        let pods = self.pods.as_ref().map_or(&[][..], Pods::services);
+        let all = || config.services.iter().chain(pods);
+        let missing = all().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id));
         for s in missing.collect::<Vec<_>>() {
             if take(server, s, purpose).is_ok() {
-                tracing::info!("{} is there again", s.id);
+                tracing::info!("{} is there{}", s.id, if pods.contains(s) { "" } else { " again" });
             }
         }
-        Some(config.services.iter().filter(|s| !server.has(&s.id)).map(|s| s.id.clone()).collect())
+        Some(all().filter(|s| !server.has(&s.id)).map(|s| s.id.clone()).collect())
     }
 }

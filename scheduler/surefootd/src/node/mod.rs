@@ -10,6 +10,7 @@ pub mod machine;
 pub mod metrics;
 pub mod notify;
 pub mod phases;
+pub mod pods;
 pub mod record;
 pub mod recorder;
 pub mod rights;

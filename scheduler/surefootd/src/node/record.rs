@@ -211,11 +211,12 @@ pub fn run(args: &cli::Record) -> Result<()> {
             (node, at.platform.name, "full", sink)
         }
         cli::Server::Local => {
+            let pods = config.pods.as_ref().map_or(vec![], super::pods::once);
             let (mut server, ..) = local_server(&config, Purpose::Watch, |_| Ok(()))?;
             let platform = server.platform().name.clone();
             let sink = Sink::create(args, &config, &Sources::default(), &platform)?;
             let feature_set = server.feature_set().0;
-            bring_in(&mut server, &config, Purpose::Watch)?;
+            bring_in(&mut server, &config, &pods, Purpose::Watch)?;
             (Node::Local(Box::new(server)), platform, feature_set, sink)
         }
     };

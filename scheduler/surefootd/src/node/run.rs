@@ -8,6 +8,7 @@ use super::machine::{bring_in, local_server, Absent, Clock, Node, Purpose};
 use super::metrics::{self, Metrics, Took};
 use super::notify::Notifier;
 use super::phases::{own, timed};
+use super::pods::Pods;
 use super::serials::Serials;
 use super::upper::{socket::Hello, Upper};
 use super::watching;
@@ -69,6 +70,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
     // is opened (a local one has its state folder from then on), the rest before there is a port, a line in the journal or a socket.
     check_name(&args.policy).map_err(Error::BadInput)?;
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
+    let mut pods = None;
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
@@ -107,9 +109,16 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let head = head(args, &config, &platform, server.feature_set().0, bundle.as_ref(), policy.1.as_ref());
             let beside = Beside::open(looks_on, args, &config, &Sources::default(), head)?;
             serve()?;
+            let named = config.services.iter().map(|s| s.id.clone());
+            pods = config
+                .pods
+                .as_ref()
+                .map(|p| Pods::start(p, named))
+                .transpose()
+                .map_err(|e| Error::Failed(format!("pods: no thread: {e}")))?;
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
-            let resumed = bring_in(&mut server, &config, Purpose::Control)
+            let resumed = bring_in(&mut server, &config, pods.as_ref().map_or(&[], Pods::services), Purpose::Control)
                 .and_then(|()| server.resume().map_err(server_error))
                 .and_then(|r| remember(&state, args, bundle.as_ref()).map(|()| r));
             match resumed {
@@ -128,6 +137,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://{at}/metrics");
     }
     // A fault of ours ends the loop as an error does.
+    beside.absent = Absent::with(pods);
     let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside));
     let looped = catch_unwind(run).unwrap_or_else(|_| Err(Error::Failed("a fault of surefootd ended the run. Please report it".into())));
     // Whatever ended the loop, the machine gets everything back: before a word is said of it, which may have to wait.
@@ -322,6 +332,8 @@ struct Beside {
     looks_on: LooksOn,
     stream: Option<stream::Writer>,
     events: Option<Recorder>,
+    /// Services that come and go.
+    absent: Absent,
     /// Recordings that ended before the run did. Control went on without them.
     failed: Vec<Error>,
 }
@@ -347,7 +359,7 @@ impl Beside {
         each_its_own(&outputs)?;
         let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
         let events = args.events.as_deref().map(|f| Recorder::open("--events", f, &read, args.overwrite)).transpose()?;
-        Ok(Beside { looks_on, stream, events, failed: vec![] })
+        Ok(Beside { looks_on, stream, events, absent: Absent::with(None), failed: vec![] })
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -415,7 +427,6 @@ fn control(
     let mut notifier = Notifier::from_env();
     let end_ms = node.end_ms(args.duration_s);
     let mut clock = Clock::new(config.interval_ms);
-    let mut absent = Absent::default();
     let mut said = None;
     // Goes with this loop, however that ends: its threads lend no more then.
     let mut lending = Lending::new(&config.lends);
@@ -475,14 +486,18 @@ fn control(
         }
         beside.events(now, &seen, |id| node.load_at(id, now));
         if clock.ticks == 0 {
-            let (here, all) = (seen.services.len(), node.services(config));
+            let pods = beside.absent.pods.as_ref().map_or(0, |p| p.services().len());
+            let (here, all) = (seen.services.len(), node.services(config) + pods);
             let of = if here < all { format!("{here} of ") } else { String::new() };
             tracing::info!("{} on {platform}: {of}{all} {}", policy.name(), if all == 1 { "service" } else { "services" });
             notifier.ready(&format!("{} on {platform}", policy.name()));
         }
         notifier.alive();
-        if let Some(ids) = absent.look(now, node, config, Purpose::Control) {
+        if let Some(ids) = beside.absent.look(now, node, config, Purpose::Control) {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).absent(ids);
+            if let Some(pods) = &beside.absent.pods {
+                pods.tell(&story.upper.in_force());
+            }
         }
         if stop::requested() || end_ms.is_some_and(|e| now >= e) {
             story.lends(lending.end(now));

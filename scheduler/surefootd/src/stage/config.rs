@@ -13,6 +13,7 @@ use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_linux::actuator::{self, Pattern};
 use surefoot_linux::catalogue::Loadgen;
 use surefoot_linux::feed::{scrape, Scrape, Unit, Url, Wanted, MODE};
+use surefoot_linux::pods::source::Source;
 use surefoot_linux::Target;
 use surefoot_policy::Settings;
 use surefoot_server::settable::Settable;
@@ -82,8 +83,22 @@ pub struct NodeConfig {
     pub settings: Settings,
     pub upper: UpperConfig,
     pub services: Vec<NodeService>,
+    /// Pods of a Kubernetes node that are services, too.
+    pub pods: Option<PodsConfig>,
     /// By lender.
     pub lends: Vec<Lend>,
+}
+
+/// Pods of a Kubernetes node (docs/kubernetes.md).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodsConfig {
+    pub source: Source,
+    /// Between two looks.
+    pub every_s: u64,
+    /// The kubelet's --cgroup-root.
+    pub below: String,
+    /// Where what cannot be solved here is told as a condition of the node.
+    pub condition: Option<PathBuf>,
 }
 
 /// Idle cores of a service that are lent to a BE job between two plans (docs/node-config.md).
@@ -211,10 +226,20 @@ struct Raw {
     learning: Option<RawLearning>,
     policy: Option<RawPolicy>,
     upper: Option<RawUpper>,
+    pods: Option<RawPods>,
     #[serde(default)]
     service: Vec<Spanned<RawService>>,
     #[serde(default)]
     lend: Vec<Spanned<RawLend>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table [pods]")]
+struct RawPods {
+    source: Spanned<String>,
+    every_s: Option<Spanned<i64>>,
+    below: Option<Spanned<String>>,
+    condition: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -561,6 +586,7 @@ impl NodeConfig {
             settings: Settings::default(),
             upper: UpperConfig::default(),
             services: vec![],
+            pods: None,
             lends: vec![],
         }
     }
@@ -624,6 +650,23 @@ impl NodeConfig {
         }
         let services: Vec<NodeService> = read.into_iter().map(|(service, _)| service).collect();
         let lends = Self::lends(file, text, raw.lend, &services)?;
+        let pods = match raw.pods {
+            None => None,
+            Some(p) => {
+                let source = if p.source.get_ref().contains("://") {
+                    Source::Page(Url::parse(p.source.get_ref()).map_err(|e| wrong(&p.source.span(), "pods.source", e))?)
+                } else {
+                    Source::File(here(p.source.get_ref().into()))
+                };
+                let below = p.below.as_ref().map_or("/", |b| b.get_ref().as_str());
+                if let Some(b) = p.below.as_ref().filter(|b| !b.get_ref().starts_with('/') || b.get_ref().contains("..")) {
+                    let what = format!("is {:?}. Write the kubelet's --cgroup-root, e.g. \"/kubelet\"", b.get_ref());
+                    return Err(wrong(&b.span(), "pods.below", what));
+                }
+                let every_s = whole("pods.every_s", p.every_s, 5, 1..3601)? as u64;
+                Some(PodsConfig { source, every_s, below: below.into(), condition: p.condition.map(here) })
+            }
+        };
         let actuator = match raw.actuator {
             None => None,
             Some(a) => {
@@ -683,6 +726,7 @@ impl NodeConfig {
             settings,
             upper,
             services,
+            pods,
             lends,
         })
     }

@@ -59,6 +59,11 @@ impl Upper {
         }
     }
 
+    /// What is in force, as last told.
+    pub fn in_force(&self) -> Vec<&Event> {
+        self.conditions.in_force()
+    }
+
     pub fn counts(&self) -> UpperCounts {
         let sent = self.socket.as_ref().map(Socket::counts);
         UpperCounts {
