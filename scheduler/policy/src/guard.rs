@@ -15,7 +15,7 @@
 //!
 //! Not protected: one whose feed says that it is idle, and BE jobs.
 
-use crate::remote::Asked;
+use crate::remote::asked::Asked;
 use crate::together::{trespass, Told};
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The port of a policy.
 
 use crate::pace::Pace;
-use crate::remote::Asked;
+use crate::remote::asked::Asked;
 use std::collections::BTreeMap;
 use surefoot_server::{Change, Observation, Plan, Resource, ServiceId};
 

@@ -9,7 +9,7 @@
 //! from what is in force: its opinion is always on the next few seconds from here.
 
 use crate::models::{Models, State};
-use crate::remote::Asked;
+use crate::remote::asked::Asked;
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::{Allocation, Change, Observation, Plan, ServiceId};

@@ -6,11 +6,12 @@
 //! [`wire`] has what is said. Who carries it is behind a port ([`Answers`]): a socket of `surefootd`, a closure in tests. An answer
 //! speaks of counts, as our own policies do ([`Books`]): which CPUs and masks they become is no business of the other side.
 
+pub mod asked;
 pub mod wire;
 
 use crate::books::{Amount, Books, News};
 use crate::Policy;
-use serde::Serialize;
+pub use asked::{Asked, Held};
 use surefoot_server::settable::settings;
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Observation, Plan, Platform, Report};
 use wire::{Answer, Count, Hello, Hold, Question, MOST_ANSWER_BYTES, MOST_REPORTS, PROTOCOL, UNITS};
@@ -28,36 +29,6 @@ settings! {
     }
 }
 
-/// Why a decision is not the policy's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Held {
-    /// Nobody is connected.
-    Gone,
-    /// No answer in time.
-    Late,
-    /// What came is no answer.
-    Malformed,
-    /// The answer asks for what there is not.
-    Refused,
-    /// It says that it could not decide.
-    Failed,
-}
-
-impl Held {
-    pub const ALL: [Held; 5] = [Held::Gone, Held::Late, Held::Malformed, Held::Refused, Held::Failed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Held::Gone => "gone",
-            Held::Late => "late",
-            Held::Malformed => "malformed",
-            Held::Refused => "refused",
-            Held::Failed => "failed",
-        }
-    }
-}
-
 /// No answer that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Miss {
@@ -69,29 +40,6 @@ pub struct Miss {
 impl Miss {
     pub fn new(held: Held, why: impl Into<String>) -> Self {
         Miss { held, why: why.into() }
-    }
-}
-
-/// What became of the questions so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    pub decisions: u64,
-    /// Decisions that are not the policy's own, by [`Held`].
-    pub held: [u64; Held::ALL.len()],
-    /// Answers that came after their time, and were thrown away.
-    pub discarded: u64,
-    pub connections: u64,
-}
-
-impl Asked {
-    pub fn held_in_all(&self) -> u64 {
-        self.held.iter().sum()
-    }
-
-    /// "late 3, gone 12": those that there are.
-    pub fn words(&self) -> String {
-        let some = Held::ALL.iter().zip(self.held).filter(|(_, n)| *n > 0);
-        some.map(|(why, n)| format!("{} {n}", why.as_str())).collect::<Vec<_>>().join(", ")
     }
 }
 
