@@ -1,7 +1,5 @@
 //! One connection: lines go out and come in, each within its time and its length.
 
-#![allow(unsafe_code, reason = "a descriptor that the kernel hands over")]
-
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::sockopt::PeerCredentials;
