@@ -105,7 +105,7 @@ mod tests {
     use crate::{Episode, Scenario, Settings};
     use std::sync::Arc;
 
-    /// At the start of an episode a seat shows what the environment shows, but for what only that knows; the same action is the same to hold.
+    /// A seat shows of each service what the environment shows, but for what only that knows; the same action is the same to hold.
     #[test]
     fn a_seat_shows_what_an_environment_does() {
         let scenario = Arc::new(Scenario::open("demo/two-lc-steady", None, None).unwrap());
@@ -118,9 +118,10 @@ mod tests {
         let stay = [3.0, 3.0, 1.0].repeat(10);
         let mut more = stay.clone();
         (more[0], more[4]) = (1.0, 5.0);
+        // `load` and `throughput`.
         let only_an_environment = [COLUMNS - 2, COLUMNS - 1];
         for t in 0..30 {
-            assert_eq!(seat.look(env.seen().unwrap().clone()), t == 0);
+            seat.look(env.seen().unwrap().clone());
             let (mut services, mut known) = (vec![0.0; 10 * COLUMNS], vec![0; 10 * COLUMNS]);
             let mut server = vec![0.0; 2];
             let mut shown = (services.clone(), known.clone(), server.clone());
@@ -135,8 +136,14 @@ mod tests {
                 over: &mut false,
             });
             seat.show(&mut shown.0, &mut shown.1, &mut shown.2);
-            for i in (0..services.len()).filter(|i| !only_an_environment.contains(&(i % COLUMNS))) {
-                assert_eq!((shown.0[i].to_bits(), shown.1[i]), (services[i].to_bits(), known[i]), "{t}: {i}");
+            // A row of an environment waits for a service that has not come yet.
+            let ids = &env.scene().unwrap().ids;
+            for (here, id) in seat.rows().iter().enumerate().filter_map(|(i, id)| Some((i, id.as_ref()?))) {
+                let there = ids.iter().position(|other| other == id).unwrap();
+                for column in (0..COLUMNS).filter(|c| !only_an_environment.contains(c)) {
+                    let (i, j) = (here * COLUMNS + column, there * COLUMNS + column);
+                    assert_eq!((shown.0[i].to_bits(), shown.1[i]), (services[j].to_bits(), known[j]), "{t}: {id}: {column}");
+                }
             }
             assert_eq!(shown.2, server, "{t}");
             let action = if t == 5 { &more } else { &stay };
