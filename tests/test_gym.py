@@ -442,10 +442,11 @@ def test_the_wheel_stands_alone(tmp_path: Path) -> None:
     assert file.stat().st_size < 10_000_000
     with zipfile.ZipFile(file) as z:
         held = {name.rpartition("/")[2] for name in z.namelist() if name.startswith("surefoot_gym/")}
+        assert {"surefoot/__init__.py", "surefoot/policy.py", "surefoot/py.typed", "surefoot_gym/node.py"} <= set(z.namelist())
     assert {"_native.abi3.so", "_native.pyi", "py.typed", "env.py", "vector.py"} <= held
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(file)], check=True)
     code = (
-        "import surefoot_gym as sg; e = sg.VirtualServerEnv('shapes-server-1'); e.reset(seed=1); "
+        "import surefoot_gym as sg, surefoot_gym.node; e = sg.VirtualServerEnv('shapes-server-1'); e.reset(seed=1); "
         "print(sg.__file__, e.step(sg.stay(10))[4]['t_ms'])"
     )
     done = subprocess.run(

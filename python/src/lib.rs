@@ -138,10 +138,60 @@ impl Servers {
     }
 }
 
+/// One agent on a node: rows and actions as in an environment, of observations that come in questions of surefootd.
+#[pyclass(module = "surefoot_gym._native")]
+struct Seat {
+    seat: surefoot_gym::Seat,
+}
+
+/// Ids with core units, ways and bandwidth; ids of the crowd; bandwidth of the BE jobs.
+type Holds = (Vec<surefoot_gym::seat::Held>, Vec<String>, u8);
+
+#[pymethods]
+impl Seat {
+    /// `platform`: JSON, as a node greets with it.
+    #[new]
+    fn new(platform: &str, rows: usize, shares: bool) -> PyResult<Self> {
+        let platform = serde_json::from_str(platform).map_err(|e| bad(format!("platform: {e}")))?;
+        let action = if shares { Action::Shares } else { Action::Steps };
+        Ok(Seat { seat: surefoot_gym::Seat::new(&platform, rows, action).map_err(bad)? })
+    }
+
+    /// Look at an observation (JSON, `seen` of a question); whether somebody has come or gone.
+    fn look(&mut self, seen: &str) -> PyResult<bool> {
+        let seen = serde_json::from_str(seen).map_err(|e| bad(format!("seen: {e}")))?;
+        Ok(self.seat.look(seen))
+    }
+
+    /// Write what is seen.
+    fn show(&self, py: Python<'_>, to: (PyBuffer<f32>, PyBuffer<i8>, PyBuffer<f32>)) -> PyResult<()> {
+        let rows = self.seat.rows().len();
+        let (mut services, mut known) = (vec![0.0; rows * columns::COLUMNS], vec![0; rows * columns::COLUMNS]);
+        let mut server = vec![0.0; columns::SERVER_COLUMNS.len()];
+        self.seat.show(&mut services, &mut known, &mut server);
+        fill(py, &to.0, &services)?;
+        fill(py, &to.1, &known)?;
+        fill(py, &to.2, &server)
+    }
+
+    /// Enter an action; what became of each row.
+    fn act(&mut self, py: Python<'_>, numbers: Option<PyBuffer<f64>>) -> PyResult<Vec<u8>> {
+        let numbers = numbers.map(|n| n.to_vec(py)).transpose()?;
+        Ok(self.seat.act(numbers.as_deref().unwrap_or_default()))
+    }
+
+    /// What is to be held now.
+    fn holds(&self) -> Holds {
+        self.seat.holds()
+    }
+}
+
 #[pymodule]
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::Seat;
     #[pymodule_export]
     use super::Servers;
 

@@ -16,6 +16,7 @@ pub mod envs;
 pub mod episode;
 pub mod reward;
 pub mod scenario;
+pub mod seat;
 mod shipped;
 
 pub use action::{Action, Refused};
@@ -23,6 +24,7 @@ pub use envs::{Autoreset, Envs};
 pub use episode::{Episode, Settings};
 pub use reward::UNKNOWN;
 pub use scenario::{Scenario, Scene};
+pub use seat::Seat;
 
 /// Policies that [`Episode::follow`] takes: those that need no models.
 pub fn policies() -> Vec<&'static str> {

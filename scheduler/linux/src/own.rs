@@ -207,6 +207,11 @@ impl Folder {
         &self.author
     }
 
+    /// User of the folder.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
     /// Group of the folder.
     pub fn group(&self) -> u32 {
         self.group

@@ -15,6 +15,7 @@
 //!
 //! Not protected: one whose feed says that it is idle, and BE jobs.
 
+use crate::remote::asked::Asked;
 use crate::together::{trespass, Told};
 use crate::Policy;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,6 +107,10 @@ impl Policy for Guarded {
 
     fn owns(&self) -> &[Resource] {
         self.inner.owns()
+    }
+
+    fn asked(&self) -> Option<Asked> {
+        self.inner.asked()
     }
 
     fn step(&mut self, now_ms: u64, seen: &Observation) -> Plan {

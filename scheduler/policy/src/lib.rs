@@ -19,6 +19,7 @@
 //! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
+//! | `socket:PATH` | whatever another process says that listens there; made by who has sockets | [`Remote`] |
 //! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 //! | `surefoot-memory` | the same with memory and pools in the joint plan, by one price list | our own |
@@ -41,6 +42,7 @@ pub mod osml_plus;
 pub mod pace;
 pub mod parties;
 mod policy;
+pub mod remote;
 pub mod senpai;
 pub mod shadow;
 pub mod suppress;
@@ -75,6 +77,7 @@ pub use models::{Area, AreaInterval, BundleModels, Experience, Interval, Models,
 pub use osml::Osml;
 pub use osml_models::{BPoint, BPoints, BundleOsml, OsmlModels};
 pub use policy::Policy;
+pub use remote::{Asked, Remote};
 
 pub use surefoot_server::settable;
 
@@ -161,11 +164,20 @@ pub struct Settings {
     pub cosmos: cosmos::Settings,
     pub cosmos_per_service: cosmos::per_service::Settings,
     pub senpai: senpai::Settings,
+    pub socket: remote::Settings,
+    /// What a policy in another process is asked for, and whether time waits for its answer.
+    pub role: remote::wire::Role,
+    pub real_time: bool,
 }
 
 /// Policies whose every number can be set.
-const SETTABLE: [&str; 4] =
-    [cosmos::Settings::POLICY, cosmos::per_service::Settings::POLICY, senpai::Settings::POLICY, surefoot::Settings::POLICY];
+const SETTABLE: [&str; 5] = [
+    cosmos::Settings::POLICY,
+    cosmos::per_service::Settings::POLICY,
+    senpai::Settings::POLICY,
+    remote::Settings::POLICY,
+    surefoot::Settings::POLICY,
+];
 
 impl Settings {
     /// Set one by its full name, e.g. `surefoot.prices.move`; says that name.
@@ -179,6 +191,7 @@ impl Settings {
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
                 cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
                 senpai::Settings::POLICY => self.senpai.assign(of_policy, numbers),
+                remote::Settings::POLICY => self.socket.assign(of_policy, numbers),
                 _ => return None,
             };
             Some(set.map(|name| format!("{policy}.{name}")))
@@ -221,6 +234,7 @@ impl Settings {
             (cosmos::Settings::POLICY, self.cosmos.changed()),
             (cosmos::per_service::Settings::POLICY, self.cosmos_per_service.changed()),
             (senpai::Settings::POLICY, self.senpai.changed()),
+            (remote::Settings::POLICY, self.socket.changed()),
             (surefoot::Settings::POLICY, self.surefoot.changed()),
         ];
         let named = changed.into_iter().flat_map(|(policy, all)| all.into_iter().map(move |(name, x)| (format!("{policy}.{name}"), x)));
@@ -367,6 +381,7 @@ mod tests {
         check::<cosmos::Settings>();
         check::<cosmos::per_service::Settings>();
         check::<senpai::Settings>();
+        check::<remote::Settings>();
     }
 
     /// Every default lies within its bounds, and can be set by its full name; a setting that is not the default is listed.
@@ -375,6 +390,7 @@ mod tests {
         every_one_of::<surefoot::Settings>();
         every_one_of::<cosmos::Settings>();
         every_one_of::<senpai::Settings>();
+        every_one_of::<remote::Settings>();
     }
 
     fn every_one_of<S: Settable>() {
@@ -410,7 +426,7 @@ mod tests {
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
-            ("parties.x=1", "only cosmos, cosmos-per-service, senpai, surefoot have settings of that kind"),
+            ("parties.x=1", "only cosmos, cosmos-per-service, senpai, socket, surefoot have settings of that kind"),
             ("=", "is no number"),
         ] {
             let mut settings = Settings::default();

@@ -1,6 +1,7 @@
 //! The port of a policy.
 
 use crate::pace::Pace;
+use crate::remote::asked::Asked;
 use std::collections::BTreeMap;
 use surefoot_server::{Change, Observation, Plan, Resource, ServiceId};
 
@@ -29,6 +30,11 @@ pub trait Policy {
     /// What `step` would decide does not depend on whether this is called: work that was left is done at the start of the next step.
     fn between(&mut self) -> bool {
         false
+    }
+
+    /// What became of its questions, of a policy that another process decides for; None: it decides itself.
+    fn asked(&self) -> Option<Asked> {
+        None
     }
 }
 

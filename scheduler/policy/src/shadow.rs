@@ -9,6 +9,7 @@
 //! from what is in force: its opinion is always on the next few seconds from here.
 
 use crate::models::{Models, State};
+use crate::remote::asked::Asked;
 use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_server::{Allocation, Change, Observation, Plan, ServiceId};
@@ -59,6 +60,11 @@ impl Shadows {
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// What became of the questions to those that another process decides for, by name.
+    pub fn asked(&self) -> impl Iterator<Item = (&str, Asked)> {
+        self.all.iter().filter_map(|s| Some((s.name.as_str(), s.policy.asked()?)))
     }
 
     /// Ask everybody. Names and opinions in the order in which the shadows were given, with the plans as they were made.

@@ -32,7 +32,7 @@ const fn maybe(name: &'static str, read: Read) -> Column {
 }
 
 /// In the order of the files.
-pub static COLUMNS: [Column; 30] = [
+pub static COLUMNS: [Column; 31] = [
     always("workload", Text(|r| Some(r.workload.clone()))),
     always("policy", Text(|r| Some(r.policy.clone()))),
     always("platform", Text(|r| Some(r.platform.clone()))),
@@ -63,6 +63,7 @@ pub static COLUMNS: [Column; 30] = [
     maybe("be_throughput_met", Real(|r| r.be_throughput_met)),
     maybe("emu_cosmos", Real(|r| r.emu_cosmos)),
     maybe("window_requests", Whole(|r| r.window_requests)),
+    maybe("held_decisions", Whole(|r| r.held_decisions)),
 ];
 
 impl Column {

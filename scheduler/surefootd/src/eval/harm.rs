@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use surefoot_learn::rng::Rng;
 use surefoot_learn::{dqn, ACTIONS};
-use surefoot_policy::{learns, takes, Area, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
+use surefoot_policy::{learns, takes, Area, Asked, BPoints, Experience, ModelSet, Models, OsmlModels, Policy, State};
 use surefoot_server::{Features, FeedState, Observation, Plan, Platform, Resource, ServiceId, ServiceView};
 
 /// A feed that dies does so after this time.
@@ -32,6 +32,10 @@ impl Policy for Misled {
 
     fn between(&mut self) -> bool {
         self.inner.between()
+    }
+
+    fn asked(&self) -> Option<Asked> {
+        self.inner.asked()
     }
 
     fn owns(&self) -> &[Resource] {

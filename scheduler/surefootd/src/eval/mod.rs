@@ -25,6 +25,7 @@ use crate::line;
 use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{bundle_sources, each_once, policy_of};
 use crate::stage::moment::Moment;
+use crate::stage::socket::path_of;
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use columns::{csv, Column, COLUMNS};
@@ -38,7 +39,8 @@ use scene::{places, scenes, Scene};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::Bundle;
-use surefoot_policy::{BundleModels, ModelSet, Policy, Settings};
+use surefoot_policy::{remote, BundleModels, ModelSet, Policy, Settings};
+use surefoot_server::settable::Settable;
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{Number, Platform, Quantity, QUANTITIES};
 
@@ -215,11 +217,25 @@ pub fn eval(args: &cli::Eval) -> Result<()> {
     write_whole(&file(what::FILE), format!("{:#}\n", what::finished(what.clone(), utc::now_ms())).as_bytes())?;
     journal.into_inner().unwrap_or_else(PoisonError::into_inner).done()?;
     let summary = summarise(&rows, &args.policies);
+    warn_of_held(&rows, &args.policies);
     if args.json {
         let v = serde_json::json!({ "out": args.out, "platform": what["platform"], "worlds": what["worlds"], "runs": rows.len(), "resumed": resumed, "workloads": scenes.len(), "harm": args.harm.and_then(what::name), "policies": summary });
         say::json(&v)
     } else {
         say::print(&summary_page(&rows, &summary, args))
+    }
+}
+
+/// Figures of decisions that were not a policy's own are not its figures.
+fn warn_of_held(rows: &[EvalRow], policies: &[String]) {
+    for policy in policies {
+        let held = rows.iter().filter(|r| r.policy == *policy).filter_map(|r| r.held_decisions.filter(|n| *n > 0));
+        let (runs, decisions) = held.fold((0, 0), |(runs, sum), n| (runs + 1, sum + n));
+        if runs > 0 {
+            tracing::warn!(
+                "policy {policy}: {decisions} decisions of {runs} runs were not its own (column held_decisions), so these are not its figures"
+            );
+        }
     }
 }
 
@@ -236,7 +252,8 @@ fn settings_of(args: &cli::Eval) -> Result<Settings> {
             _ => ["", ""],
         };
         let reads = |one: &str| one == of || also(one).contains(&of);
-        if !args.policies.iter().any(|p| p.split('+').any(reads)) {
+        let on_socket = |p: &String| of == remote::Settings::POLICY && path_of(p).is_some();
+        if !args.policies.iter().any(|p| p.split('+').any(reads) || on_socket(p)) {
             return Err(format!("{name}: {of} is not among --policies. Leave it out, or name {of} there"));
         }
         Ok(name)

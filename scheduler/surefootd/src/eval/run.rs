@@ -73,6 +73,8 @@ pub struct EvalRow {
     pub emu_cosmos: Option<f64>,
     /// Fewest requests in the last window of an LC service, at the end of the workload; None without LC services.
     pub window_requests: Option<i64>,
+    /// Decisions that were not the policy's own, of a policy in another process; None: of one that decides here.
+    pub held_decisions: Option<i64>,
 }
 
 /// Finds the moment from which every LC service meets its QoS for 3 s. A p99 of too few requests ends no streak, but proves none:
@@ -295,6 +297,7 @@ pub fn run(at: &VirtualTarget, w: &Workload, policy: &mut dyn Policy, seed: u64,
         be_throughput_met: per_tick(settled.be_met, settled.be_ticks),
         emu_cosmos: per_tick(settled.cosmos, settled.ticks),
         window_requests,
+        held_decisions: policy.asked().map(|a| a.held_in_all() as i64),
     };
     Ok((row, timeline))
 }

@@ -26,6 +26,7 @@ use crate::stage::config::NodeConfig;
 use crate::stage::inputs::{Inputs, News};
 use crate::stage::models::{self, bundle_sources, each_once, load_bundle, shadow_makers};
 use crate::stage::moment::moments;
+use crate::stage::socket::{asked_as, check_name};
 use crate::stage::virtual_target::VirtualTarget;
 use serde_json::json;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -34,7 +35,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use surefoot_learn::{Bundle, Expect};
 use surefoot_linux::local::Limit;
 use surefoot_policy::pace::Pace;
-use surefoot_policy::{check_name, Policy, Shadows, Watch};
+use surefoot_policy::remote::wire::Role;
+use surefoot_policy::remote::Held;
+use surefoot_policy::{Asked, Policy, Shadows, Watch};
 use surefoot_server::{Number, Observation, Plan, Platform, Server, QUANTITIES};
 
 /// The journal of decisions in a state folder.
@@ -71,6 +74,8 @@ pub fn run(args: &cli::Run) -> Result<()> {
     check_name(&args.policy).map_err(Error::BadInput)?;
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let mut pods = None;
+    let real_time = config.realtime || matches!(server, cli::Server::Local);
+    config.settings = asked_as(config.settings, Role::Actor, real_time);
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
         cli::Server::Virtual(name) => {
             let at = VirtualTarget::open(&name, args.profiles.as_deref())?;
@@ -382,7 +387,9 @@ impl Beside {
         if !shadows.is_empty() {
             let said = shadows.step(seen.t_ms, seen).map_err(Error::Failed)?;
             let opinions = said.into_iter().map(|(name, o, _)| (name.to_string(), o));
-            metrics.lock().unwrap_or_else(PoisonError::into_inner).shadows(opinions);
+            let mut m = metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            m.shadows(opinions);
+            shadows.asked().for_each(|(name, asked)| m.ask(name, asked));
         }
         let Some(watch) = watch else { return Ok(vec![]) };
         let (news, took) = timed(|| watch.look(now_ms, seen));
@@ -475,6 +482,9 @@ fn control(
         let learn = learnt.then_some(learn);
         let standings = beside.look_on(now, &seen, story.metrics)?;
         story.standings(standings);
+        if let Some(asked) = policy.asked() {
+            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).ask(policy.name(), asked);
+        }
         story.tick(now, &seen, plan, Took { observe, decide, apply, learn }, refused.as_deref());
         if !changed.is_empty() {
             story.metrics.lock().unwrap_or_else(PoisonError::into_inner).placed(changed);
@@ -514,10 +524,16 @@ fn control(
     let bounded = |l: &Limit| json!({ "service": l.service, "value": l.value.name(), "cause": l.cause, "remedy": l.remedy });
     let bounded: Vec<serde_json::Value> = m.bounded().iter().map(bounded).collect();
     let unplaced = none_unplaced(&m);
+    let of = |a: &Asked| {
+        let held: serde_json::Map<_, _> = Held::ALL.iter().zip(a.held).map(|(why, n)| (why.as_str().into(), json!(n))).collect();
+        json!({ "decisions": a.decisions, "held": held, "discarded": a.discarded, "connections": a.connections })
+    };
+    let asked: serde_json::Map<_, _> = m.asked().iter().map(|(name, a)| (name.clone(), of(a))).collect();
     let summary = json!({
         "policy": policy.name(), "platform": platform, "ticks": clock.ticks, "qos_violation_s": violation_s,
         "phases": m.phases().json(), "cpu_s": cost.cpu_s, "rss_bytes": cost.rss_bytes, "learning": learning.map(|l| l.json()),
         "shadows": m.shadowed(), "models": m.watched(), "bounded": bounded, "never_placed": m.never_placed(),
+        "late_ticks": m.late_ticks(), "asked": asked,
     });
     Ok((summary, unplaced))
 }

@@ -5,6 +5,7 @@ pub mod drawn;
 pub mod inputs;
 pub mod models;
 pub mod moment;
+pub mod socket;
 pub mod target;
 pub mod virtual_target;
 pub mod world;

@@ -2,11 +2,13 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::files::Sources;
+use crate::stage::socket::{self, Endpoint};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use surefoot_learn::learner::Nets;
 use surefoot_learn::{Bundle, Ddpg, Dqn, Expect, KeyGuard, Learner, TrustedKeys, ACTIONS};
+use surefoot_policy::remote::wire::Role;
 use surefoot_policy::shadow::Maker;
 use surefoot_policy::{
     by_name_with, Area, AreaInterval, BPoints, BundleModels, BundleOsml, Experience, Interval, ModelSet, Models, OsmlModels, Policy,
@@ -64,6 +66,10 @@ pub fn policy(name: &str, platform: &Platform, bundle: Option<&Bundle>, settings
 /// # Errors
 /// See [`policy`].
 pub fn policy_of(name: &str, platform: &Platform, models: ModelSet, settings: Settings, seed: u64) -> Result<Box<dyn Policy>> {
+    if socket::path_of(name).is_some() {
+        return Ok(Endpoint::policy(&Endpoint::open(name, platform, &settings, seed)?));
+    }
+    socket::check_name(name).map_err(Error::BadInput)?;
     by_name_with(name, platform, models, settings, seed).map_err(Error::BadInput)
 }
 
@@ -83,8 +89,18 @@ pub fn shadow_makers(
 ) -> Result<(Makers, Option<Box<dyn Models>>)> {
     let judge = bundle.map(|b| BundleModels::new(b, platform)).transpose().map_err(Error::BadInput)?;
     let maker = |name: &String| {
-        let (wanted, platform, bundle, settings) = (name.clone(), platform.clone(), bundle.cloned(), settings.clone());
-        let make: Maker = Box::new(move || policy(&wanted, &platform, bundle.as_ref(), &settings, seed).map_err(|e| e.to_string()));
+        let (wanted, platform, bundle) = (name.clone(), platform.clone(), bundle.cloned());
+        let settings = socket::asked_as(settings.clone(), Role::Shadow, settings.real_time);
+        // Once there, a policy on a socket that goes is waited for: a shadow that begins anew ends no run.
+        let mut endpoint = None;
+        let make: Maker = Box::new(move || {
+            let made = match (&endpoint, socket::path_of(&wanted)) {
+                (Some(known), _) => Ok(Endpoint::policy(known)),
+                (None, Some(_)) => Endpoint::open(&wanted, &platform, &settings, seed).map(|e| Endpoint::policy(endpoint.insert(e))),
+                (None, None) => policy(&wanted, &platform, bundle.as_ref(), &settings, seed),
+            };
+            made.map_err(|e| e.to_string())
+        });
         (name.clone(), make)
     };
     Ok((names.iter().map(maker).collect(), judge.map(|j| Box::new(j) as Box<dyn Models>)))

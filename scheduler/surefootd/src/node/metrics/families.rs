@@ -14,7 +14,9 @@ use std::fmt::Write as _;
 use surefoot_io::{out, shown};
 use surefoot_linux::cgroup::Knob;
 use surefoot_linux::local::Value;
+use surefoot_policy::remote::Held as NotOwn;
 use surefoot_policy::watch::{Oaa, Standing};
+use surefoot_policy::Asked;
 use surefoot_server::memory::READINGS;
 use surefoot_server::{ActionKind, Doubt, FeedState, Held, ServiceView, Verdict, QUANTITIES};
 
@@ -257,7 +259,7 @@ impl Metrics {
 
         let interval_s = self.interval_ms as f64 / 1000.0;
         let shadow = |f: &dyn Fn(&Shadow) -> Option<f64>| -> Lines {
-            self.shadows.iter().filter_map(|(name, s)| Some((format!("{{policy=\"{name}\"}}"), f(s)?))).collect()
+            self.shadows.iter().filter_map(|(name, s)| Some((format!("{{policy=\"{}\"}}", escaped(name)), f(s)?))).collect()
         };
         let help = "cores of LC services that a policy in the shadow would hold otherwise";
         family("surefoot_shadow_disagreement_cores", Gauge, help, shadow(&|s| Some(s.last.cores)));
@@ -270,6 +272,21 @@ impl Metrics {
         family("surefoot_shadow_regret_qos_seconds_total", Counter, "the same over time", regret);
         let plans = shadow(&|s| Some(s.so_far.plans() as f64));
         family("surefoot_shadow_plans_total", Counter, "ticks on which it would have done something", plans);
+
+        let asked = |f: fn(&Asked) -> u64| -> Lines {
+            self.asked.iter().map(|(name, a)| (format!("{{policy=\"{}\"}}", escaped(name)), f(a) as f64)).collect()
+        };
+        let help = "decisions that a policy in another process was to take";
+        family("surefoot_policy_decisions_total", Counter, help, asked(|a| a.decisions));
+        let why = |(name, a): (&String, &Asked)| {
+            let labels = |why: NotOwn| format!("{{policy=\"{}\",reason=\"{}\"}}", escaped(name), why.as_str());
+            NotOwn::ALL.iter().zip(a.held).map(|(why, n)| (labels(*why), n as f64)).collect::<Lines>()
+        };
+        let held = self.asked.iter().flat_map(why).collect();
+        family("surefoot_policy_held_total", Counter, "decisions in its place that held the last safe plan", held);
+        let help = "answers that came after their time, and were thrown away";
+        family("surefoot_policy_discarded_total", Counter, help, asked(|a| a.discarded));
+        family("surefoot_policy_connections_total", Counter, "connections to it", asked(|a| a.connections));
 
         let lends = |f: fn(&LendStatus) -> f64| -> Lines {
             let labels = |l: &LendStatus| format!("{{service=\"{}\",borrower=\"{}\"}}", escaped(&l.lender), escaped(&l.borrower));

@@ -21,7 +21,7 @@ use surefoot_io::shown;
 use surefoot_linux::cgroup::Knob;
 use surefoot_linux::local::{Limit, Value};
 use surefoot_linux::LocalServer;
-use surefoot_policy::Opinion;
+use surefoot_policy::{Asked, Opinion};
 use surefoot_server::{FeedState, Held, Observation, Platform};
 
 #[derive(Debug, Default)]
@@ -54,6 +54,8 @@ pub struct Metrics {
     learning: Option<Progress>,
     /// By name.
     shadows: BTreeMap<String, Shadow>,
+    /// Of policies that another process decides for, by name.
+    asked: BTreeMap<String, Asked>,
     lends: Vec<LendStatus>,
     upper: UpperCounts,
     /// Features that models are asked with; empty without a bundle.
@@ -146,6 +148,19 @@ impl Metrics {
     /// What the policies in the shadow have said so far, by name.
     pub fn shadowed(&self) -> Vec<Shadowed> {
         self.shadows.iter().map(|(name, s)| s.so_far.of(name)).collect()
+    }
+
+    /// What became of the questions to a policy in another process.
+    pub fn ask(&mut self, policy: &str, asked: Asked) {
+        match self.asked.get_mut(policy) {
+            Some(known) => *known = asked,
+            None => drop(self.asked.insert(policy.into(), asked)),
+        }
+    }
+
+    /// The same of all of them, for the end of a run.
+    pub fn asked(&self) -> &BTreeMap<String, Asked> {
+        &self.asked
     }
 
     /// `t_ms` counts from the first tick.
@@ -289,6 +304,11 @@ impl Metrics {
             *self.actions.entry(a.kind.as_str()).or_insert(0) += 1;
         }
         self.reports += plan.reports.len() as u64;
+    }
+
+    /// Ticks that came half an interval late or more.
+    pub fn late_ticks(&self) -> u64 {
+        self.late_ticks
     }
 
     /// What the daemon itself costs.

@@ -1,0 +1,1 @@
+"""Surefoot for programs in Python: `surefoot.policy` (docs/python-policies.md). It needs the standard library alone."""
