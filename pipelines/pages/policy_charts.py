@@ -39,6 +39,9 @@ _LOOKS = {
     "heracles": Look("#d55e00", "P", (0, (5, 1, 1, 1, 1, 1))),
     "parties": Look("#e69f00", "s", (0, (5, 2))),
     "clite": Look("#cc79a7", "D", (0, (2, 1.2))),
+    "parties-keep": Look("#b36b00", "d", (0, (2, 1))),
+    "parties-be": Look("#f2c14e", "H", (0, (7, 2, 1, 2))),
+    "parties-stop": Look("#7f5539", "3", (0, (1, 3))),
     "smartharvest": Look("#8a6d3b", "<", (0, (3, 1, 1, 1))),
     "cosmos": Look("#b8a500", ">", (0, (3, 3))),
     "osml": Look("#009e73", "^", (0, (6, 2, 1.5, 2))),
@@ -49,7 +52,7 @@ _LOOKS = {
 
 
 def _base(policy: str) -> str | None:
-    """The known policy that a variant is named after: parties-100ms is parties."""
+    """The known policy that a variant is named after: clite-100ms is clite."""
     return max((k for k in _LOOKS if policy == k or policy.startswith(f"{k}-")), key=len, default=None)
 
 

@@ -8,7 +8,10 @@
 //! | --- | --- | --- |
 //! | `unmanaged` | everything is shared by everybody | the operating system's default |
 //! | `equal-share` | cores and ways split equally at arrivals, and then left alone | the least that partitioning can do |
-//! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
+//! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as its authors' program decides |
+//! | `parties-keep` | the same without giving: once all targets are met it stops | the same, as the OSML, OSML+ and CLITE papers ran it |
+//! | `parties-be` | the rule of PARTIES without its states, for BE jobs | ours |
+//! | `parties-stop` | `parties-be` that gives never | ours, a stronger `parties-keep` |
 //! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
@@ -16,7 +19,7 @@
 //! | `cosmos-per-service` | a state of COSMOS for each of several LC services; memory alone beside a policy of cores | COSMOS; ours |
 //! | `cosmos-static` | one division of cores and memory for good | COSMOS's EX-L, EX-M, EX-H and exhaustive |
 //! | `senpai` | memory, by how long tasks wait for it; everything else is shared | Senpai (TMO, ASPLOS 2022) |
-//! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
+//! | `parties-be-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
@@ -61,7 +64,7 @@ pub use equal_share::EqualShare;
 pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
 pub use osml_plus::OsmlPlus;
-pub use parties::{Parties, PartiesSettings};
+pub use parties::{Parties, PartiesBe, PartiesBeSettings, PartiesSettings};
 pub use senpai::Senpai;
 pub use shadow::{Opinion, Shadows};
 pub use suppress::Suppress;
@@ -88,7 +91,9 @@ pub const NAMES: &[&str] = &[
     "unmanaged",
     "equal-share",
     "parties",
-    "parties-100ms",
+    "parties-keep",
+    "parties-be",
+    "parties-be-100ms",
     "parties-stop",
     "clite",
     "clite-100ms",
@@ -119,8 +124,12 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn unknown(name: &str) -> String {
-    // It stands beside policies in every table (`oracle_emu`), and is none.
-    let what = if name == "oracle" { "is a search and no policy: run `surefootd oracle`" } else { "is unknown" };
+    let what = match name {
+        // It stands beside policies in every table (`oracle_emu`), and is none.
+        "oracle" => "is a search and no policy: run `surefootd oracle`",
+        "parties-100ms" => "is now called \"parties-be-100ms\"; \"parties\" is the authors' program, and polls every 100 ms",
+        _ => "is unknown",
+    };
     let near = names::nearest(name, NAMES.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
     format!("policy \"{name}\" {what}.{near} Choose one of: {}", NAMES.join(", "))
 }
@@ -288,9 +297,11 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
     Ok(match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "equal-share" => Box::new(EqualShare::new(platform)),
-        "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
-        "parties-100ms" => Box::new(Parties::new(platform, PartiesSettings::every_100_ms())),
-        "parties-stop" => Box::new(Parties::new(platform, PartiesSettings::that_stops())),
+        "parties" => Box::new(Parties::new(platform, PartiesSettings::default(), seed)),
+        "parties-keep" => Box::new(Parties::new(platform, PartiesSettings::that_keeps(), seed)),
+        "parties-be" => Box::new(PartiesBe::new(platform, PartiesBeSettings::default())),
+        "parties-be-100ms" => Box::new(PartiesBe::new(platform, PartiesBeSettings::every_100_ms())),
+        "parties-stop" => Box::new(PartiesBe::new(platform, PartiesBeSettings::that_stops())),
         "be-suppress" => Box::new(Suppress::new(platform)),
         "clite" => Box::new(Clite::new(platform, CliteSettings::default(), seed)),
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
@@ -447,6 +458,7 @@ mod tests {
         }
         let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
+        assert!(error("parties-100ms").contains("now called \"parties-be-100ms\""));
         assert!(error("oracle").contains("run `surefootd oracle`") && !error("partes").contains("surefootd oracle"));
         assert!(error("osml-plus").contains("surefoot bundle build") && error("osml").contains("surefoot bundle build"));
         // A bundle without OSML's models.
@@ -459,7 +471,7 @@ mod tests {
     fn who_cannot_be_held_is_to_migrate() {
         use surefoot_server::Report;
         let p = Platform::regular("t", 12, 1, 0, 2.0);
-        for name in ["parties", "osml", "osml-plus", "surefoot"] {
+        for name in ["parties", "parties-be", "osml", "osml-plus", "surefoot"] {
             // a and b need 3 + 1/(1 - d/c) <= 10: 1.17 times their demand. 10 and 4 busy cores are more than there are.
             let mut plant = testing::Plant::new(&p).lc("a", 4.0, 10.0).lc("b", 4.0, 10.0);
             // A backlog would take longer to drain than the load is low.
@@ -527,7 +539,7 @@ mod tests {
             }
         }
         for kind in ["place", "grow", "shrink"] {
-            for name in ["parties", "osml", "osml-plus"] {
+            for name in ["parties", "parties-be", "osml", "osml-plus"] {
                 assert!(kinds.contains(&(name, kind)), "{name} {kind}: {kinds:?}");
             }
         }
