@@ -47,6 +47,7 @@ _LOOKS = {
     "osml": Look("#009e73", "^", (0, (6, 2, 1.5, 2))),
     "osml-plus": Look("#0072b2", "o", "-"),
     "surefoot": Look("#111111", "*", "-"),
+    "osml-plus-literal": Look("#4aa3d8", "1", (0, (1, 1))),
     "oracle": Look("#555f6f", "_", (0, (1, 2))),
 }
 

@@ -23,6 +23,7 @@
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
+//! | `osml-plus-literal` | the same models under the paper's steps alone | OSML+ paper, Sec. 3.3, as printed |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 //! | `surefoot-memory` | the same with memory and pools in the joint plan, by one price list | our own |
 
@@ -39,6 +40,7 @@ pub mod heracles;
 mod model_set;
 pub mod models;
 pub mod osml;
+mod osml_literal;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod pace;
@@ -63,6 +65,7 @@ pub use cosmos::Cosmos;
 pub use equal_share::EqualShare;
 pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
+pub use osml_literal::OsmlLiteral;
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesBe, PartiesBeSettings, PartiesSettings};
 pub use senpai::Senpai;
@@ -108,6 +111,7 @@ pub const NAMES: &[&str] = &[
     "senpai",
     "osml",
     "osml-plus",
+    "osml-plus-literal",
     "surefoot",
     "surefoot-memory",
 ];
@@ -148,7 +152,7 @@ pub fn takes(name: &str) -> Option<Family> {
     // Of policies side by side one at most owns cores, and only such take models.
     name.split(BESIDE).find_map(|one| match one {
         "osml" => Some(Family::Osml),
-        "osml-plus" | "surefoot" | "surefoot-memory" => Some(Family::OsmlPlus),
+        "osml-plus" | "osml-plus-literal" | "surefoot" | "surefoot-memory" => Some(Family::OsmlPlus),
         _ => None,
     })
 }
@@ -166,6 +170,7 @@ pub struct Settings {
     pub pace: Pace,
     pub osml: osml::Settings,
     pub osml_plus: osml_plus::Settings,
+    pub osml_plus_with: osml_plus::switches::Settings,
     pub surefoot: surefoot::Settings,
     pub cosmos: cosmos::Settings,
     pub cosmos_per_service: cosmos::per_service::Settings,
@@ -173,8 +178,13 @@ pub struct Settings {
 }
 
 /// Policies whose every number can be set.
-const SETTABLE: [&str; 4] =
-    [cosmos::Settings::POLICY, cosmos::per_service::Settings::POLICY, senpai::Settings::POLICY, surefoot::Settings::POLICY];
+const SETTABLE: [&str; 5] = [
+    cosmos::Settings::POLICY,
+    cosmos::per_service::Settings::POLICY,
+    osml_plus::switches::Settings::POLICY,
+    senpai::Settings::POLICY,
+    surefoot::Settings::POLICY,
+];
 
 impl Settings {
     /// Set one by its full name, e.g. `surefoot.prices.move`; says that name.
@@ -186,6 +196,7 @@ impl Settings {
             let set = match policy {
                 surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
+                osml_plus::switches::Settings::POLICY => self.osml_plus_with.assign(of_policy, numbers),
                 cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
                 senpai::Settings::POLICY => self.senpai.assign(of_policy, numbers),
                 _ => return None,
@@ -229,6 +240,7 @@ impl Settings {
         let changed = [
             (cosmos::Settings::POLICY, self.cosmos.changed()),
             (cosmos::per_service::Settings::POLICY, self.cosmos_per_service.changed()),
+            (osml_plus::switches::Settings::POLICY, self.osml_plus_with.changed()),
             (senpai::Settings::POLICY, self.senpai.changed()),
             (surefoot::Settings::POLICY, self.surefoot.changed()),
         ];
@@ -308,7 +320,13 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
         "osml" => Box::new(Osml::new(platform, std::mem::take(models).osml_for(name)?, settings.osml.clone(), seed)),
-        "osml-plus" => Box::new(OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed)),
+        "osml-plus" => {
+            let policy = OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed);
+            Box::new(policy.with(settings.osml_plus_with))
+        }
+        "osml-plus-literal" => {
+            Box::new(OsmlLiteral::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed))
+        }
         "surefoot" => Box::new(Surefoot::new(platform, std::mem::take(models).plus_for(name)?, settings.surefoot)),
         "surefoot-memory" => {
             Box::new(Surefoot::with_memory(platform, std::mem::take(models).plus_for(name)?, settings.surefoot, settings.cosmos))
@@ -334,6 +352,8 @@ mod tests {
         let documented = |policy: &str| -> Vec<(String, String)> {
             let section =
                 text.split("\n## ").find(|s| s.starts_with(&format!("{policy}\n"))).unwrap_or_else(|| panic!("no section {policy}"));
+            // Below, what can be left out has a table of its own.
+            let section = section.split("\n### ").next().unwrap_or_default();
             let rows = section.lines().filter_map(|l| l.strip_prefix("| `")).map(|l| l.split(" | ").collect::<Vec<_>>());
             rows.map(|cells| (cells[0].trim_end_matches('`').into(), cells[1].into())).collect()
         };
@@ -378,6 +398,7 @@ mod tests {
         check::<cosmos::Settings>();
         check::<cosmos::per_service::Settings>();
         check::<senpai::Settings>();
+        check::<osml_plus::switches::Settings>();
     }
 
     /// Every default lies within its bounds, and can be set by its full name; a setting that is not the default is listed.
@@ -386,6 +407,7 @@ mod tests {
         every_one_of::<surefoot::Settings>();
         every_one_of::<cosmos::Settings>();
         every_one_of::<senpai::Settings>();
+        every_one_of::<osml_plus::switches::Settings>();
     }
 
     fn every_one_of<S: Settable>() {
@@ -421,7 +443,7 @@ mod tests {
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
-            ("parties.x=1", "only cosmos, cosmos-per-service, senpai, surefoot have settings of that kind"),
+            ("parties.x=1", "only cosmos, cosmos-per-service, osml-plus, senpai, surefoot have settings of that kind"),
             ("=", "is no number"),
         ] {
             let mut settings = Settings::default();
