@@ -13,6 +13,7 @@
 //! | `parties-be` | the rule of PARTIES without its states, for BE jobs | ours |
 //! | `parties-stop` | `parties-be` that gives never | ours, a stronger `parties-keep` |
 //! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
+//! | `olpart` | bandits over cores, ranges of ways and bandwidth | OLPart (EuroSys 2023), as its authors' program decides |
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
 //! | `cosmos-ca`, `cosmos-cma` | cores, or cores and memory, by slack | COSMOS's baselines CA and CMA |
@@ -39,6 +40,7 @@ pub mod guard;
 pub mod heracles;
 mod model_set;
 pub mod models;
+pub mod olpart;
 pub mod osml;
 mod osml_literal;
 pub mod osml_models;
@@ -65,6 +67,7 @@ pub use cosmos::Cosmos;
 pub use equal_share::EqualShare;
 pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
+pub use olpart::{Olpart, OlpartSettings};
 pub use osml_literal::OsmlLiteral;
 pub use osml_plus::OsmlPlus;
 pub use parties::{Parties, PartiesBe, PartiesBeSettings, PartiesSettings};
@@ -100,6 +103,7 @@ pub const NAMES: &[&str] = &[
     "parties-stop",
     "clite",
     "clite-100ms",
+    "olpart",
     "heracles",
     "heracles-100ms",
     "be-suppress",
@@ -317,6 +321,7 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
         "be-suppress" => Box::new(Suppress::new(platform)),
         "clite" => Box::new(Clite::new(platform, CliteSettings::default(), seed)),
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
+        "olpart" => Box::new(Olpart::new(platform, OlpartSettings::default(), seed)),
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
         "osml" => Box::new(Osml::new(platform, std::mem::take(models).osml_for(name)?, settings.osml.clone(), seed)),
