@@ -330,7 +330,8 @@ impl Parties {
             let Some(Wheel::More(resource)) = self.memory.get(id).map(|m| m.wheel) else { return };
             let idle = self.books.grow(id, resource.unit());
             let giver = if idle { None } else { self.from_another(id, resource, all) };
-            if !idle && !(giver.is_some() && self.books.grow(id, resource.unit())) {
+            let got = idle || giver.is_some() && self.books.grow(id, resource.unit());
+            if !got {
                 if let Some(back) = giver {
                     self.books.grow(&back, resource.unit());
                 }
