@@ -166,7 +166,7 @@ bench-lab-hour: setup engine ## cells per hour on real containers against a rela
 	cargo build --release --locked --workspace $(BPF)
 	python scripts/bench/lab_hour.py target/release/surefootd
 
-bench-policies: setup ## all policies on committed sets and drawn worlds, with ranks: a page in about a quarter of an hour on two quiet cores (docs/rivals.md)
+bench-policies: setup ## all policies on committed sets and drawn worlds, with ranks, on one page (docs/rivals.md)
 	scripts/bench/policies.sh
 
 bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns, models, bundles, all sets (hours; resumes)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All policies side by side in about a quarter of an hour on two cores: committed sets and drawn test worlds, one seed each, and the page with frontiers, distributions,
+# All policies side by side: committed sets and drawn test worlds, one seed each, and the page with frontiers, distributions,
 # intervals and ranks (docs/rivals.md, "The bench").
 #
 #   scripts/bench/policies.sh [FOLDER]     default out/bench-policies; resumes: what is there is not done again
