@@ -13,7 +13,7 @@ export DVC_NO_ANALYTICS := true
 BPF = $(shell scripts/bpf-flags.sh)
 CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
-.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt site clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab
+.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt site clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab bench-policies
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -165,6 +165,9 @@ bench-lab-hour: setup engine ## cells per hour on real containers against a rela
 	scripts/images.sh memcached mariadb xapian
 	cargo build --release --locked --workspace $(BPF)
 	python scripts/bench/lab_hour.py target/release/surefootd
+
+bench-policies: setup ## all policies on committed sets and drawn worlds, with ranks, on one page (docs/rivals.md)
+	scripts/bench/policies.sh
 
 bench-schedulers: setup ## the figures of docs/benchmarks.md, "Schedulers", from nothing: campaigns, models, bundles, all sets (hours; resumes)
 	scripts/bench/schedulers.sh

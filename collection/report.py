@@ -60,7 +60,7 @@ STATES = {
 POLICY_NOTES = {
     "unmanaged": "everybody may use everything",
     "equal-share": "cores and ways in equal shares, whatever the need",
-    "parties": "one resource at a time, up or down, by trial (PARTIES)",
+    "parties": "one resource at a time, up or down, by trial (PARTIES, as its authors' program decides)",
     "clite": "tries whole partitions, the next one where a Gaussian process hopes for most (CLITE)",
     "heracles": "BE jobs grow while the LC services, which share the rest, have slack (Heracles)",
     "osml-plus": "Model A finds OAA and RCliff, Model B trades, Model C corrects (OSML+, Algorithms 1-3)",

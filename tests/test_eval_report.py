@@ -1162,3 +1162,24 @@ def test_unfinished_and_damaged_folders_are_refused(file: str, text: str, says: 
 def test_no_folder_is_bad_input() -> None:
     with pytest.raises(BadInput, match="no folder given"):
         eval_rows.read([])
+
+
+def test_ranks_stand_on_the_page(tmp_path: Path) -> None:
+    """A drawn set of six workloads has ranks, on the page and in its facts; scripts have none."""
+    lc3 = write(
+        tmp_path / "lc3",
+        [
+            row(f"lc3-{k:02}", p, 1, 2.0, qos_violation_s=v + k)
+            for k in range(1, 7)
+            for p, v in (("parties", 9.0), ("clite", 5.0), ("surefoot", 0.0))
+        ],
+    )
+    churn = write(tmp_path / "churn", [row("fig10", p, 1, 2.0) for p in ("parties", "surefoot")])
+    facts, groups = eval_facts.gather(eval_rows.read([lc3, churn]))
+    of = {s["set"]: s["ranks"] for s in facts["sets"]}
+    assert [r["metric"] for r in of["lc3"]] == ["qos_violation_s"]
+    assert of["churn"] == []
+    assert {r["policy"]: r["rank"] for r in of["lc3"][0]["ranks"]} == {"surefoot": 1.0, "clite": 2.0, "parties": 3.0}
+    shown = page.render(eval_page.build(facts, groups))
+    assert "Ranks over workloads" in shown
+    assert "surefoot / clite" in shown

@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.pages import eval_ranks
 from pipelines.pages.eval_rows import LIMIT_S, OPTIONAL, SAID, WHAT
 from pipelines.pages.eval_stats import Estimate, over_seeds, over_workloads, paired_ratio
 from pipelines.pages.policy_charts import in_order
@@ -516,6 +517,15 @@ def _interval(group: Group) -> str | None:
     return "seeds, Student's t" if len(group.seeds()) > 1 else None
 
 
+def _ranks(group: Group, ours: Sequence[str]) -> list[dict[str, Any]]:
+    """Ranks by each metric that enough workloads have. The union of sets has those of its sets, and none of its own."""
+    if not group.drawn or group.set == ALL_BE:
+        return []
+    known = [(column, less) for column, less in eval_ranks.METRICS if _known(group.rows, column)]
+    found = [eval_ranks.ranks(group.rows, group.policies(), ours, column, less) for column, less in known]
+    return [r for r in found if r]
+
+
 def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
     """All facts of the report as plain data, and the groups for its figures."""
     rows, misled = apart(rows)
@@ -542,6 +552,7 @@ def gather(rows: pl.DataFrame) -> tuple[dict[str, Any], list[Group]]:
                 "same_runs": not uneven,
                 "policies": [policy_facts(g, p) for p in policies],
                 "ratios": [ratio_facts(g, p, other) for p in ours for other in policies if other != p],
+                "ranks": _ranks(g, ours),
             }
         )
     said = [pl.col(name).first() for name in SAID]

@@ -81,7 +81,7 @@ def build(facts: Facts, groups: Sequence[Group], step: Step = untold) -> Page:
     # in the order of a reader's questions: what comes of it, is it as published, in full, how it came about
     compared = any(p["ours"] for p in facts["published"])
     published = [_published(facts)]
-    page.sections = [_short(facts), *(published if compared else []), _sets(facts), *_untruths(facts)]
+    page.sections = [_short(facts), *(published if compared else []), _sets(facts), *_ranks(facts), *_untruths(facts)]
     parts: Sequence[Callable[[], list[Section]]] = (
         lambda: [_convergence(facts, groups)],
         lambda: [_emu(facts, groups)],
@@ -399,6 +399,56 @@ def _sets(facts: Facts) -> Section:
             section.blocks.append(Table(columns, rows))
         section.blocks.append(Text(_intervals(s), "note"))
     return section
+
+
+_RANKED = {"qos_violation_s": "QoS violation", "be_throughput": "BE throughput"}
+
+
+def _ranks(facts: Facts) -> list[Section]:
+    """Who is ahead of whom, workload by workload, and whether that could be chance."""
+    if not any(s["ranks"] for s in facts["sets"]):
+        return []
+    section = Section("ranks", "Ranks over workloads", "Ranks")
+    section.blocks.append(
+        Text(
+            "On each workload the policies are ranked, 1 is the best; below are the means. Friedman's p: the chance of that "
+            "if all policies were as good as each other. Ours are then held against each other policy by Wilcoxon's signed-rank "
+            "test over workloads, corrected by Holm for their number: below 0.05 is sure. Means say by how much; ranks say how "
+            "often."
+        )
+    )
+    for s in facts["sets"]:
+        for r in s["ranks"]:
+            name = _RANKED[r["metric"]]
+            p = r["friedman_p"]
+            said = "of two policies Friedman's test says nothing" if p is None else f"Friedman's p {_chance(p)}"
+            section.blocks.append(Heading(f"{name_of(s)}: {name}, {counted(r['workloads'], 'workload')}; {said}"))
+            order = sorted(r["ranks"], key=lambda of: of["rank"])
+            section.blocks.append(
+                Table([Column("policy"), Column("mean rank", True)], [[o["policy"], f"{o['rank']:.2f}"] for o in order])
+            )
+            if not r["compared"]:
+                continue
+            columns = [
+                Column("policy / other"),
+                Column("better on", True),
+                Column("worse on", True),
+                Column("p, Holm", True),
+                Column(""),
+            ]
+            rows: list[list[Any]] = []
+            for c in r["compared"]:
+                better = c["better_on"] > c["worse_on"]
+                verdict = badge(better, "better" if better else "worse", "sure") if c["sure"] else "–"
+                rows.append(
+                    [f"{c['policy']} / {c['baseline']}", str(c["better_on"]), str(c["worse_on"]), _chance(c["p_holm"]), verdict]
+                )
+            section.blocks.append(Table(columns, rows, folded=f"{name}: ours against each other policy"))
+    return [section]
+
+
+def _chance(p: float) -> str:
+    return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _intervals(s: Facts) -> str:

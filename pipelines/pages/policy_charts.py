@@ -37,11 +37,17 @@ _LOOKS = {
     "unmanaged": Look("#8d95a3", "x", (0, (1, 1))),
     "equal-share": Look("#56b4e9", "v", (0, (4, 1.5, 1, 1.5))),
     "heracles": Look("#d55e00", "P", (0, (5, 1, 1, 1, 1, 1))),
+    "be-suppress": Look("#a0522d", "X", (0, (2, 2, 1, 2))),
     "parties": Look("#e69f00", "s", (0, (5, 2))),
+    "parties-keep": Look("#b36b00", "d", (0, (2, 1))),
+    "parties-be": Look("#f2c14e", "H", (0, (7, 2, 1, 2))),
+    "parties-stop": Look("#7f5539", "3", (0, (1, 3))),
     "clite": Look("#cc79a7", "D", (0, (2, 1.2))),
+    "olpart": Look("#882255", "8", (0, (1, 2, 3, 2))),
     "smartharvest": Look("#8a6d3b", "<", (0, (3, 1, 1, 1))),
     "cosmos": Look("#b8a500", ">", (0, (3, 3))),
     "osml": Look("#009e73", "^", (0, (6, 2, 1.5, 2))),
+    "osml-plus-literal": Look("#4aa3d8", "1", (0, (1, 1))),
     "osml-plus": Look("#0072b2", "o", "-"),
     "surefoot": Look("#111111", "*", "-"),
     "oracle": Look("#555f6f", "_", (0, (1, 2))),
@@ -49,7 +55,7 @@ _LOOKS = {
 
 
 def _base(policy: str) -> str | None:
-    """The known policy that a variant is named after: parties-100ms is parties."""
+    """The known policy that a variant is named after: clite-100ms is clite."""
     return max((k for k in _LOOKS if policy == k or policy.startswith(f"{k}-")), key=len, default=None)
 
 

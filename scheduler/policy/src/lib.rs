@@ -8,19 +8,24 @@
 //! | --- | --- | --- |
 //! | `unmanaged` | everything is shared by everybody | the operating system's default |
 //! | `equal-share` | cores and ways split equally at arrivals, and then left alone | the least that partitioning can do |
-//! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as the OSML+ paper's heuristic baseline |
+//! | `parties` | one resource, one service, one step at a time, by trial | PARTIES (ASPLOS 2019), as its authors' program decides |
+//! | `parties-keep` | the same without giving: once all targets are met it stops | the same, as the OSML, OSML+ and CLITE papers ran it |
+//! | `parties-be` | the rule of PARTIES without its states, for BE jobs | ours |
+//! | `parties-stop` | `parties-be` that gives never | ours, a stronger `parties-keep` |
 //! | `clite` | whole partitions tried by Bayesian optimisation, the best one held | CLITE (HPCA 2020), as the OSML+ paper's BO-baseline |
+//! | `olpart` | bandits over cores, ranges of ways and bandwidth | OLPart (EuroSys 2023), as its authors' program decides |
 //! | `heracles` | BE jobs grow while the LC services have slack | Heracles (ISCA 2015) |
 //! | `cosmos` | cores, memory and compressed memory of an LC service and a job, by search | COSMOS (2023), Algorithms 1 and 2 |
 //! | `cosmos-ca`, `cosmos-cma` | cores, or cores and memory, by slack | COSMOS's baselines CA and CMA |
 //! | `cosmos-per-service` | a state of COSMOS for each of several LC services; memory alone beside a policy of cores | COSMOS; ours |
 //! | `cosmos-static` | one division of cores and memory for good | COSMOS's EX-L, EX-M, EX-H and exhaustive |
 //! | `senpai` | memory, by how long tasks wait for it; everything else is shared | Senpai (TMO, ASPLOS 2022) |
-//! | `parties-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
+//! | `parties-be-100ms`, `clite-100ms`, `heracles-100ms` | the same, deciding every 100 ms | ours |
 //! | `osml` | Models A, A', B, B' and C (DQN) under the central logic, every second | OSML paper, Sec. 5, Algorithms 1 to 4 |
 //! | `osml-plus` | Models A, B and C under one control logic | OSML+ paper, Sec. 3.3, Algorithms 1 to 3 |
 //! | `socket:PATH` | whatever another process says that listens there; made by who has sockets | [`Remote`] |
 //! | `A+B` | two or more of these that own different resources, e.g. `parties+senpai` | [`Together`] |
+//! | `osml-plus-literal` | the same models under the paper's steps alone | OSML+ paper, Sec. 3.3, as printed |
 //! | `surefoot` | Models A and B, joint plans for all services, what was seen counts more than what is predicted | our own |
 //! | `surefoot-memory` | the same with memory and pools in the joint plan, by one price list | our own |
 
@@ -36,7 +41,9 @@ pub mod guard;
 pub mod heracles;
 mod model_set;
 pub mod models;
+pub mod olpart;
 pub mod osml;
+mod osml_literal;
 pub mod osml_models;
 pub mod osml_plus;
 pub mod pace;
@@ -62,8 +69,10 @@ pub use cosmos::Cosmos;
 pub use equal_share::EqualShare;
 pub use guard::Guarded;
 pub use heracles::{Heracles, HeraclesSettings};
+pub use olpart::{Olpart, OlpartSettings};
+pub use osml_literal::OsmlLiteral;
 pub use osml_plus::OsmlPlus;
-pub use parties::{Parties, PartiesSettings};
+pub use parties::{Parties, PartiesBe, PartiesBeSettings, PartiesSettings};
 pub use senpai::Senpai;
 pub use shadow::{Opinion, Shadows};
 pub use suppress::Suppress;
@@ -91,10 +100,13 @@ pub const NAMES: &[&str] = &[
     "unmanaged",
     "equal-share",
     "parties",
-    "parties-100ms",
+    "parties-keep",
+    "parties-be",
+    "parties-be-100ms",
     "parties-stop",
     "clite",
     "clite-100ms",
+    "olpart",
     "heracles",
     "heracles-100ms",
     "be-suppress",
@@ -106,6 +118,7 @@ pub const NAMES: &[&str] = &[
     "senpai",
     "osml",
     "osml-plus",
+    "osml-plus-literal",
     "surefoot",
     "surefoot-memory",
 ];
@@ -122,8 +135,12 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn unknown(name: &str) -> String {
-    // It stands beside policies in every table (`oracle_emu`), and is none.
-    let what = if name == "oracle" { "is a search and no policy: run `surefootd oracle`" } else { "is unknown" };
+    let what = match name {
+        // It stands beside policies in every table (`oracle_emu`), and is none.
+        "oracle" => "is a search and no policy: run `surefootd oracle`",
+        "parties-100ms" => "is now called \"parties-be-100ms\"; \"parties\" is the authors' program, and polls every 100 ms",
+        _ => "is unknown",
+    };
     let near = names::nearest(name, NAMES.iter().copied()).map_or(String::new(), |n| format!(" Did you mean \"{n}\"?"));
     format!("policy \"{name}\" {what}.{near} Choose one of: {}", NAMES.join(", "))
 }
@@ -142,7 +159,7 @@ pub fn takes(name: &str) -> Option<Family> {
     // Of policies side by side one at most owns cores, and only such take models.
     name.split(BESIDE).find_map(|one| match one {
         "osml" => Some(Family::Osml),
-        "osml-plus" | "surefoot" | "surefoot-memory" => Some(Family::OsmlPlus),
+        "osml-plus" | "osml-plus-literal" | "surefoot" | "surefoot-memory" => Some(Family::OsmlPlus),
         _ => None,
     })
 }
@@ -160,6 +177,7 @@ pub struct Settings {
     pub pace: Pace,
     pub osml: osml::Settings,
     pub osml_plus: osml_plus::Settings,
+    pub osml_plus_with: osml_plus::switches::Settings,
     pub surefoot: surefoot::Settings,
     pub cosmos: cosmos::Settings,
     pub cosmos_per_service: cosmos::per_service::Settings,
@@ -171,9 +189,10 @@ pub struct Settings {
 }
 
 /// Policies whose every number can be set.
-const SETTABLE: [&str; 5] = [
+const SETTABLE: [&str; 6] = [
     cosmos::Settings::POLICY,
     cosmos::per_service::Settings::POLICY,
+    osml_plus::switches::Settings::POLICY,
     senpai::Settings::POLICY,
     remote::Settings::POLICY,
     surefoot::Settings::POLICY,
@@ -189,6 +208,7 @@ impl Settings {
             let set = match policy {
                 surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
+                osml_plus::switches::Settings::POLICY => self.osml_plus_with.assign(of_policy, numbers),
                 cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
                 senpai::Settings::POLICY => self.senpai.assign(of_policy, numbers),
                 remote::Settings::POLICY => self.socket.assign(of_policy, numbers),
@@ -233,6 +253,7 @@ impl Settings {
         let changed = [
             (cosmos::Settings::POLICY, self.cosmos.changed()),
             (cosmos::per_service::Settings::POLICY, self.cosmos_per_service.changed()),
+            (osml_plus::switches::Settings::POLICY, self.osml_plus_with.changed()),
             (senpai::Settings::POLICY, self.senpai.changed()),
             (remote::Settings::POLICY, self.socket.changed()),
             (surefoot::Settings::POLICY, self.surefoot.changed()),
@@ -302,16 +323,25 @@ fn one(name: &str, platform: &Platform, models: &mut ModelSet, settings: &Settin
     Ok(match name {
         "unmanaged" => Box::new(Unmanaged::new(platform)),
         "equal-share" => Box::new(EqualShare::new(platform)),
-        "parties" => Box::new(Parties::new(platform, PartiesSettings::default())),
-        "parties-100ms" => Box::new(Parties::new(platform, PartiesSettings::every_100_ms())),
-        "parties-stop" => Box::new(Parties::new(platform, PartiesSettings::that_stops())),
+        "parties" => Box::new(Parties::new(platform, PartiesSettings::default(), seed)),
+        "parties-keep" => Box::new(Parties::new(platform, PartiesSettings::that_keeps(), seed)),
+        "parties-be" => Box::new(PartiesBe::new(platform, PartiesBeSettings::default())),
+        "parties-be-100ms" => Box::new(PartiesBe::new(platform, PartiesBeSettings::every_100_ms())),
+        "parties-stop" => Box::new(PartiesBe::new(platform, PartiesBeSettings::that_stops())),
         "be-suppress" => Box::new(Suppress::new(platform)),
         "clite" => Box::new(Clite::new(platform, CliteSettings::default(), seed)),
         "clite-100ms" => Box::new(Clite::new(platform, CliteSettings::every_100_ms(), seed)),
+        "olpart" => Box::new(Olpart::new(platform, OlpartSettings::default(), seed)),
         "heracles" => Box::new(Heracles::new(platform, HeraclesSettings::default())),
         "heracles-100ms" => Box::new(Heracles::new(platform, HeraclesSettings::every_100_ms())),
         "osml" => Box::new(Osml::new(platform, std::mem::take(models).osml_for(name)?, settings.osml.clone(), seed)),
-        "osml-plus" => Box::new(OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed)),
+        "osml-plus" => {
+            let policy = OsmlPlus::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed);
+            Box::new(policy.with(settings.osml_plus_with))
+        }
+        "osml-plus-literal" => {
+            Box::new(OsmlLiteral::new(platform, std::mem::take(models).plus_for(name)?, settings.osml_plus.clone(), seed))
+        }
         "surefoot" => Box::new(Surefoot::new(platform, std::mem::take(models).plus_for(name)?, settings.surefoot)),
         "surefoot-memory" => {
             Box::new(Surefoot::with_memory(platform, std::mem::take(models).plus_for(name)?, settings.surefoot, settings.cosmos))
@@ -337,6 +367,8 @@ mod tests {
         let documented = |policy: &str| -> Vec<(String, String)> {
             let section =
                 text.split("\n## ").find(|s| s.starts_with(&format!("{policy}\n"))).unwrap_or_else(|| panic!("no section {policy}"));
+            // Below, what can be left out has a table of its own.
+            let section = section.split("\n### ").next().unwrap_or_default();
             let rows = section.lines().filter_map(|l| l.strip_prefix("| `")).map(|l| l.split(" | ").collect::<Vec<_>>());
             rows.map(|cells| (cells[0].trim_end_matches('`').into(), cells[1].into())).collect()
         };
@@ -382,6 +414,7 @@ mod tests {
         check::<cosmos::per_service::Settings>();
         check::<senpai::Settings>();
         check::<remote::Settings>();
+        check::<osml_plus::switches::Settings>();
     }
 
     /// Every default lies within its bounds, and can be set by its full name; a setting that is not the default is listed.
@@ -391,6 +424,7 @@ mod tests {
         every_one_of::<cosmos::Settings>();
         every_one_of::<senpai::Settings>();
         every_one_of::<remote::Settings>();
+        every_one_of::<osml_plus::switches::Settings>();
     }
 
     fn every_one_of<S: Settable>() {
@@ -426,7 +460,7 @@ mod tests {
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
-            ("parties.x=1", "only cosmos, cosmos-per-service, senpai, socket, surefoot have settings of that kind"),
+            ("parties.x=1", "only cosmos, cosmos-per-service, osml-plus, senpai, socket, surefoot have settings of that kind"),
             ("=", "is no number"),
         ] {
             let mut settings = Settings::default();
@@ -463,6 +497,7 @@ mod tests {
         }
         let error = |name| by_name(name, &p, ModelSet::default(), 1).err().unwrap();
         assert!(NAMES.iter().all(|n| error("partes").contains(n)));
+        assert!(error("parties-100ms").contains("now called \"parties-be-100ms\""));
         assert!(error("oracle").contains("run `surefootd oracle`") && !error("partes").contains("surefootd oracle"));
         assert!(error("osml-plus").contains("surefoot bundle build") && error("osml").contains("surefoot bundle build"));
         // A bundle without OSML's models.
@@ -475,7 +510,7 @@ mod tests {
     fn who_cannot_be_held_is_to_migrate() {
         use surefoot_server::Report;
         let p = Platform::regular("t", 12, 1, 0, 2.0);
-        for name in ["parties", "osml", "osml-plus", "surefoot"] {
+        for name in ["parties", "parties-be", "osml", "osml-plus", "surefoot"] {
             // a and b need 3 + 1/(1 - d/c) <= 10: 1.17 times their demand. 10 and 4 busy cores are more than there are.
             let mut plant = testing::Plant::new(&p).lc("a", 4.0, 10.0).lc("b", 4.0, 10.0);
             // A backlog would take longer to drain than the load is low.
@@ -543,7 +578,7 @@ mod tests {
             }
         }
         for kind in ["place", "grow", "shrink"] {
-            for name in ["parties", "osml", "osml-plus"] {
+            for name in ["parties", "parties-be", "osml", "osml-plus"] {
                 assert!(kinds.contains(&(name, kind)), "{name} {kind}: {kinds:?}");
             }
         }

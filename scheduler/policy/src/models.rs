@@ -99,6 +99,8 @@ pub struct Experience {
     /// OSML+: index into Table 5 (cores up, down; ways up, down; bandwidth up, down; idle). OSML: number of one of 49 changes
     /// ([`surefoot_learn::dqn::change`]).
     pub action: usize,
+    /// OSML+: what the actor said where that is what the pool is to keep, as in the paper; None: the action alone, as one-hot vector.
+    pub vector: Option<[f32; ACTIONS]>,
     pub reward: f64,
     pub after: State,
 }
@@ -357,7 +359,7 @@ impl Models for BundleModels {
     fn remember(&mut self, e: &Experience) -> bool {
         let state = |s: &State| self.c.state_by(|n| s.get(n));
         let (Ok(before), Ok(after)) = (state(&e.before), state(&e.after)) else { return false };
-        self.c.remember(&before, &one_hot(e.action), e.reward as f32, &after)
+        self.c.remember(&before, &e.vector.unwrap_or_else(|| one_hot(e.action)), e.reward as f32, &after)
     }
 
     fn learn(&mut self) -> bool {
@@ -539,7 +541,7 @@ mod tests {
         let mut m = bundle_like(&p, 8);
         assert!(m.area("a", &state(None, None)).unwrap_err().contains("Model-A: input `cpu_usage_cores` is missing"));
         assert!(m.act("a", &state(Some(1.0), None)).unwrap_err().contains("Model-C: input `qos` is missing"));
-        let gone = Experience { before: state(Some(1.0), None), action: 0, reward: 1.0, after: state(Some(1.0), None) };
+        let gone = Experience { before: state(Some(1.0), None), action: 0, vector: None, reward: 1.0, after: state(Some(1.0), None) };
         assert!(!m.remember(&gone));
     }
 

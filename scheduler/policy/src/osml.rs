@@ -290,7 +290,7 @@ impl Osml {
             let after_ms = s.window.map_or(most_ms, |w| w.p99_ms).min(most_ms);
             let reward = dqn::reward(before_ms.min(most_ms), after_ms, action);
             let after = self.state(s);
-            self.models.remember(&Experience { before, action, reward, after });
+            self.models.remember(&Experience { before, action, vector: None, reward, after });
         }
         if now_ms >= self.learnt_ms + self.set.learn_every_ms {
             self.learnt_ms = now_ms;

@@ -63,6 +63,7 @@ mod place;
 mod rollback;
 mod share;
 mod shrink;
+pub mod switches;
 
 use crate::books::{Amount, Books, Common};
 use crate::models::{Area, Models, State};
@@ -247,6 +248,7 @@ struct Series {
 /// The policy.
 pub struct OsmlPlus {
     set: Settings,
+    with: switches::Settings,
     pace: Pace,
     models: Box<dyn Models>,
     books: Books,
@@ -270,7 +272,7 @@ pub(crate) fn doubtful(s: &ServiceView) -> bool {
 }
 
 /// Too few requests for a p99 in a second: it is judged by a longer window, and what it answers now it began before.
-fn is_slow(s: &ServiceView) -> bool {
+pub(crate) fn is_slow(s: &ServiceView) -> bool {
     s.window.is_none_or(|w| w.count < MIN_COUNT_P99 || w.achieved_rps < MIN_COUNT_P99 as f64)
 }
 
@@ -317,6 +319,7 @@ impl OsmlPlus {
         OsmlPlus {
             pace: Pace::default(),
             set: settings,
+            with: switches::Settings::default(),
             models,
             books: Books::new(platform),
             lives: BTreeMap::new(),
@@ -329,6 +332,11 @@ impl OsmlPlus {
             be_mba_wait: (0, 2000),
             be_mba_raised: None,
         }
+    }
+
+    /// Without some of its parts.
+    pub fn with(self, switches: switches::Settings) -> Self {
+        OsmlPlus { with: switches, ..self }
     }
 
     pub fn books(&self) -> &Books {

@@ -155,7 +155,7 @@ fn it_converges_faster_than_parties() {
     let mut plant = fresh();
     let mut policy = perfect(&plant);
     let ours = plant.run(&mut policy, 60).unwrap();
-    let theirs = fresh().run(&mut crate::Parties::new(&p, Default::default()), 60).unwrap();
+    let theirs = fresh().run(&mut crate::PartiesBe::new(&p, Default::default()), 60).unwrap();
     assert!(ours <= 3000 && ours < theirs, "{ours} {theirs}");
     assert!(plant.all_met());
 }

@@ -117,14 +117,14 @@ fn a_daemon_without_rights_controls_a_cgroup() {
     let stage = Stage::new(&cgroup);
     let (cpus, quota_us) = (cgroup.cpus(), cgroup.quota_us());
     // Without an actuator it says what to do.
-    let out = stage.daemon("parties").output().unwrap();
+    let out = stage.daemon("parties-be").output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.code() == Some(1) && said.contains("actuator") && said.contains("systemctl start"), "{said}");
     let mut actuator = stage.actuate();
-    for policy in ["unmanaged", "parties"] {
+    for policy in ["unmanaged", "parties-be"] {
         let mut daemon = Running::start(stage.daemon(policy), " on local:");
         let touched = || fs::read_to_string(stage.at("state/journal.jsonl")).is_ok_and(|j| j.contains("\"touch\""));
-        if policy == "parties" {
+        if policy == "parties-be" {
             until("a plan of parties", touched);
             until("its quota or CPUs", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
         }
@@ -152,7 +152,7 @@ fn a_killed_daemon_leaves_the_safe_layout() {
     let stage = Stage::new(&cgroup);
     let before = (cgroup.cpus(), cgroup.quota_us());
     let mut actuator = stage.actuate();
-    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
+    let mut daemon = Running::start(stage.daemon("parties-be"), " on local:");
     until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != before);
     assert!(stage.at("held/safe-layout").exists());
     let killed = Instant::now();
@@ -230,7 +230,7 @@ fn reset_works_without_rights() {
     let stage = Stage::new(&cgroup);
     let (cpus, quota_us) = (cgroup.cpus(), cgroup.quota_us());
     let mut actuator = stage.actuate();
-    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
+    let mut daemon = Running::start(stage.daemon("parties-be"), " on local:");
     until("a plan of parties", || (cgroup.cpus(), cgroup.quota_us()) != (cpus.clone(), quota_us));
     daemon.end(nix::sys::signal::Signal::SIGKILL);
     let out = stage.with_config(&["reset", "--server", "local", "--json"], Who::Nobody).output().unwrap();
@@ -255,7 +255,7 @@ fn two_controllers_of_a_cpu_notice_each_other() {
     let of_root = node.split_once("[actuator]").zip(node.split_once("[[service]]"));
     let of_root = of_root.map(|((head, _), (_, service))| format!("{head}[[service]]{service}").replace("\"state\"", "\"other\"")).unwrap();
     fs::write(stage.at("other.toml"), of_root).unwrap();
-    let of_root = ["run", "--server", "local", "--policy", "parties", "--duration-s", "1", "--config"];
+    let of_root = ["run", "--server", "local", "--policy", "parties-be", "--duration-s", "1", "--config"];
     let second = || stage.command(&of_root, Who::Root).arg(stage.at("other.toml")).output().unwrap();
     let mut actuator = stage.actuate();
     let locks = stage.at("locks/surefoot");
@@ -267,7 +267,7 @@ fn two_controllers_of_a_cpu_notice_each_other() {
         held.status.success()
     };
     assert!(!knock(12_345));
-    let mut daemon = Running::start(stage.daemon("parties"), " on local:");
+    let mut daemon = Running::start(stage.daemon("parties-be"), " on local:");
     let out = second();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(

@@ -49,7 +49,7 @@ fn serve(make: impl Fn(u64, f64) -> String + Send + 'static) -> String {
     url
 }
 
-/// A daemon with one LC service (target 10 ms) under `parties`.
+/// A daemon with one LC service (target 10 ms) under `parties-be`.
 struct Node {
     daemon: Running,
     cgroup: Cgroup,
@@ -72,7 +72,7 @@ impl Node {
         );
         fs::write(dir.path().join("node.toml"), text).unwrap();
         let mut c = surefootd();
-        c.args(["run", "--server", "local", "--policy", "parties", "--config", path(&dir.path().join("node.toml"))])
+        c.args(["run", "--server", "local", "--policy", "parties-be", "--config", path(&dir.path().join("node.toml"))])
             .env("SUREFOOT_LOG", "info");
         let daemon = Running::start(c, " on local:");
         Some(Node { daemon, cgroup, dir, port, _machine: machine })

@@ -76,7 +76,7 @@ fn rows_are_deterministic() {
     let all = ["1", "3"].map(|threads| {
         let out = dir.path().join(threads);
         // A blank after a comma is none of a name's.
-        let args = ["--policies", "unmanaged, parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
+        let args = ["--policies", "unmanaged, parties-be", "--platform", "server-1", "--seeds", "2", "--threads", threads];
         let said = ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
         assert!(said.starts_with("runs with seed 1 of 2:\n") && said.contains("\nall runs:\n"), "{said}");
         assert!(said.contains(" crossings ") && said.contains("\ncrossings A+B: "), "what a+b is stands below the table: {said}");
@@ -85,7 +85,7 @@ fn rows_are_deterministic() {
     });
     assert_eq!(all[0].0.len(), 4);
     assert_eq!(all[0], all[1]);
-    let parties = all[0].0.iter().find(|r| cell(r, "policy") == "parties").unwrap();
+    let parties = all[0].0.iter().find(|r| cell(r, "policy") == "parties-be").unwrap();
     assert_eq!(cell(parties, "converged"), "true");
     // After 15 s only moses is left: EMU is its load.
     assert_eq!(cell(parties, "emu").parse::<f64>().map(|x| x > 0.49 && x <= 0.8), Ok(true), "{}", cell(parties, "emu"));
@@ -109,7 +109,7 @@ fn shaped_loads_are_deterministic() {
     let file = workload(dir.path(), &text);
     let all = ["1", "2"].map(|threads| {
         let out = dir.path().join(threads);
-        let args = ["--policies", "unmanaged,parties", "--platform", "server-1", "--seeds", "2", "--threads", threads];
+        let args = ["--policies", "unmanaged,parties-be", "--platform", "server-1", "--seeds", "2", "--threads", threads];
         ok(&[&["eval", "--workloads", path(&file)], &args[..], &["--out", path(&out)]].concat());
         let what: Value = serde_json::from_str(&fs::read_to_string(out.join("eval.json")).unwrap()).unwrap();
         assert_eq!(what["traces"]["autothrottle-noisy"].as_str().map(str::len), Some(64));
@@ -120,14 +120,14 @@ fn shaped_loads_are_deterministic() {
         all[0].0.iter().filter(|r| cell(r, "policy") == policy).map(|r| cell(r, name).to_string()).collect::<Vec<_>>()
     };
     // What is offered is the seed's, whatever the policy; no one partition is best for it.
-    let offered = of("parties", "offered_load");
+    let offered = of("parties-be", "offered_load");
     assert!(offered == of("unmanaged", "offered_load") && offered[0] != offered[1], "{offered:?}");
-    assert_eq!(of("parties", "oracle_emu"), ["", ""]);
-    let number = |name: &str| of("parties", name)[0].parse::<f64>().unwrap();
+    assert_eq!(of("parties-be", "oracle_emu"), ["", ""]);
+    let number = |name: &str| of("parties-be", name)[0].parse::<f64>().unwrap();
     assert!(number("be_throughput_met") <= number("be_throughput") && number("window_requests") >= 100.0);
     let file = workload(dir.path(), &text.replace("[1.5, 0.5]", "[1.5, 50]"));
     let out = dir.path().join("bad");
-    let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+    let args = ["eval", "--workloads", path(&file), "--policies", "parties-be", "--platform", "server-1", "--out", path(&out)];
     let (code, says) = one_line(&run(&args));
     assert!(code == 2 && says.contains("w.toml:") && says.contains("lc.bursts.dwell_s: 50 is out of range. Give 0.1 to 10"), "{says}");
 }
@@ -184,7 +184,7 @@ fn bad_workloads() {
     for (from, to, field, remedy) in cases {
         assert!(WORKLOAD.contains(from), "{from}");
         let file = workload(dir.path(), &WORKLOAD.replacen(from, to, 1));
-        let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+        let args = ["eval", "--workloads", path(&file), "--policies", "parties-be", "--platform", "server-1", "--out", path(&out)];
         let (code, says) = one_line(&run(&args));
         assert_eq!(code, 2, "{says}");
         assert!(says.contains("w.toml") && says.contains(field) && says.contains(remedy), "{to}: {says}");
@@ -192,7 +192,7 @@ fn bad_workloads() {
     }
     // What the file itself lacks is no other field's fault.
     let file = workload(dir.path(), WORKLOAD.replacen("duration_s = 20", "", 1).trim_start());
-    let args = ["eval", "--workloads", path(&file), "--policies", "parties", "--platform", "server-1", "--out", path(&out)];
+    let args = ["eval", "--workloads", path(&file), "--policies", "parties-be", "--platform", "server-1", "--out", path(&out)];
     let (_, says) = one_line(&run(&args));
     assert!(says.contains("w.toml: missing field `duration_s`. Mend it") && !says.contains("platform:"), "{says}");
     let file = workload(dir.path(), WORKLOAD);
@@ -201,12 +201,12 @@ fn bad_workloads() {
         one_line(&run(&[&args[..], more].concat()))
     };
     let (code, says) = eval("parteis", &[]);
-    assert!(code == 2 && says.contains("parteis") && says.contains("parties"), "{says}");
+    assert!(code == 2 && says.contains("parteis") && says.contains("parties-be"), "{says}");
     let (code, says) = eval("osml-plus", &[]);
     assert!(code == 2 && says.contains("--bundle"), "{says}");
     let (code, says) = eval("osml-plus", &["--bundle", "/nowhere/b.tar"]);
     assert!(code == 2 && says.contains("/nowhere/b.tar") && says.contains("surefoot bundle build"), "{says}");
-    let (code, says) = eval("parties", &["--profiles", "/nowhere"]);
+    let (code, says) = eval("parties-be", &["--profiles", "/nowhere"]);
     assert!(code == 2 && says.contains("/nowhere"), "{says}");
 }
 
@@ -233,7 +233,7 @@ fn daemon_runs_and_stops() {
     notify.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let events = dir.path().join("events.jsonl");
     let mut child = surefootd()
-        .args(["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--events", path(&events)])
+        .args(["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", path(&config), "--events", path(&events)])
         .env("NOTIFY_SOCKET", &socket)
         .env("WATCHDOG_USEC", "400000")
         .stdout(Stdio::piped())
@@ -290,7 +290,7 @@ fn daemon_ends_with_its_time() {
     let dir = tempfile::tempdir().unwrap();
     workload(dir.path(), WORKLOAD);
     let config = node(dir.path(), "metrics_port = 0\nrealtime = false\n");
-    let args = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+    let args = ["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", path(&config)];
     let v: Value = serde_json::from_str(&ok(&args)).unwrap();
     assert_eq!(v["ticks"], 200);
     let v: Value = serde_json::from_str(&ok(&[&args[..], &["--duration-s", "5"]].concat())).unwrap();
@@ -304,7 +304,7 @@ fn a_workload_of_another_platform_is_named() {
     workload(dir.path(), WORKLOAD);
     let config = node(dir.path(), "metrics_port = 0\nrealtime = false\n");
     let said = |server: &str| {
-        let out = run(&["run", "--policy", "parties", "--server", server, "--duration-s", "1", "--config", path(&config)]);
+        let out = run(&["run", "--policy", "parties-be", "--server", server, "--duration-s", "1", "--config", path(&config)]);
         assert!(out.status.success());
         String::from_utf8(out.stderr).unwrap()
     };
@@ -321,7 +321,7 @@ fn metrics_are_announced_last() {
     let port = free_port();
     let config = node(dir.path(), &format!("metrics_port = {port}\nrealtime = false\n"));
     let said = |more: &[&str]| {
-        let args = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+        let args = ["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", path(&config)];
         let out = surefootd().env("SUREFOOT_LOG", "info").args(args).args(more).output().unwrap();
         String::from_utf8(out.stderr).unwrap()
     };
@@ -329,7 +329,7 @@ fn metrics_are_announced_last() {
     let good = said(&["--duration-s", "1"]);
     assert!(good.contains(&announced), "{good}");
     // xapian and blackscholes come later.
-    assert!(good.contains("parties on server-1: 1 of 3 services"), "{good}");
+    assert!(good.contains("parties-be on server-1: 1 of 3 services"), "{good}");
     for bad in [["--shadow", "partes"], ["--profiles", "/nowhere"], ["--events", "/proc/none/e"]] {
         let said = said(&bad);
         assert!(!said.contains(&announced) && said.contains(bad[1]), "{said}");
@@ -351,7 +351,7 @@ fn the_virtual_example_runs() {
     assert!(text.contains("\nrealtime = false") && text.contains("\nmetrics_port = 0"), "{text}");
     let run = |more: &str| {
         fs::write(&file, format!("{text}{more}")).unwrap();
-        let args = ["run", "--server", "virtual:server-1", "--policy", "parties", "--duration-s", "5", "--config", path(&file)];
+        let args = ["run", "--server", "virtual:server-1", "--policy", "parties-be", "--duration-s", "5", "--config", path(&file)];
         let out = surefootd().args(args).output().unwrap();
         let said = String::from_utf8(out.stderr).unwrap();
         assert!(out.status.success(), "{said}");
@@ -377,7 +377,7 @@ fn bad_nodes() {
     let port = taken.local_addr().unwrap().port();
     let start = |more: &str, server: &str| {
         let config = node(dir.path(), more);
-        one_line(&run(&["run", "--policy", "parties", "--server", server, "--config", path(&config)]))
+        one_line(&run(&["run", "--policy", "parties-be", "--server", server, "--config", path(&config)]))
     };
     let (code, says) = start(&format!("metrics_port = {port}\n"), "virtual:server-1");
     assert!(code == 1 && says.contains("metrics_port") && says.contains(&port.to_string()) && says.contains("another"), "{says}");
@@ -400,7 +400,7 @@ fn bad_nodes() {
     assert!(says.contains("Did you mean \"realtime\"?"), "{says}");
     let (code, says) = start("", "local");
     assert!(code == 2 && says.contains("[[service]]"), "{says}");
-    let (code, says) = one_line(&run(&["run", "--policy", "parties", "--server", "virtual:server-1"]));
+    let (code, says) = one_line(&run(&["run", "--policy", "parties-be", "--server", "virtual:server-1"]));
     assert!(code == 2 && says.contains("workload"), "{says}");
 }
 
@@ -501,11 +501,11 @@ fn experience_is_kept() {
         files.map(|f| (f.file_name().unwrap().to_owned(), fs::read(&f).unwrap())).collect::<std::collections::BTreeMap<_, _>>()
     };
     let at = |name: &str| path(&dir.path().join(name)).to_string();
-    assert!(eval("parties,osml-plus", &[], "plain").status.success());
+    assert!(eval("parties-be,osml-plus", &[], "plain").status.success());
     for (name, harm) in [("own", &[][..]), ("random", &["--harm", "uniform-c"])] {
         let (one, two) = (format!("{name}-1"), format!("{name}-2"));
         for out in [&one, &two] {
-            let done = eval("parties,osml-plus", &[&["--experience", &at(&format!("e-{out}"))], harm].concat(), out);
+            let done = eval("parties-be,osml-plus", &[&["--experience", &at(&format!("e-{out}"))], harm].concat(), out);
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         }
         let (mine, again) = (kept(&format!("e-{one}")), kept(&format!("e-{two}")));
@@ -516,7 +516,7 @@ fn experience_is_kept() {
         assert_eq!(rows(&one) == rows("plain"), name == "own");
     }
     for (policies, more, says) in [
-        ("parties,surefoot", vec![], "--experience: no policy of --policies teaches OSML+'s Model-C"),
+        ("parties-be,surefoot", vec![], "--experience: no policy of --policies teaches OSML+'s Model-C"),
         ("osml-plus", vec!["--harm", "no-c"], "--experience: with --harm no-c there is no Model-C to teach"),
         ("osml-plus", vec![], ".safetensors: is there already. Give --overwrite"),
     ] {
@@ -560,7 +560,7 @@ fn settings_of_a_policy_can_be_set_and_are_recorded() {
             "--set surefoot.be.company: 9 is out of its bounds. Give one number from 0 to 4 (share)",
         ),
         ("surefoot", vec!["surefoot.company=1", "surefoot.be.company=2"], "--set surefoot.be.company: is set twice"),
-        ("parties", vec!["surefoot.company=1"], "--set surefoot.be.company: surefoot is not among --policies"),
+        ("parties-be", vec!["surefoot.company=1"], "--set surefoot.be.company: surefoot is not among --policies"),
     ] {
         let (done, out) = eval(policies, &set, "refused");
         let (code, says) = one_line(&done);
@@ -585,12 +585,12 @@ fn who_cannot_be_misled_is_named() {
         let rows: Vec<String> = csv.lines().map(|l| l.split(',').take(14).collect::<Vec<_>>().join(",")).collect();
         (String::from_utf8(done.stderr).unwrap(), rows)
     };
-    let (said, honest) = eval("parties,equal-share", &[]);
+    let (said, honest) = eval("parties-be,equal-share", &[]);
     assert_eq!(said, "");
     for harm in ["shuffled-a", "foreign-bundle"] {
-        let (said, rows) = eval("parties,equal-share", &["--harm", harm]);
+        let (said, rows) = eval("parties-be,equal-share", &["--harm", harm]);
         assert!(said.lines().count() == 1 && said.contains("WARN") && said.contains(&format!("--harm {harm}")), "{said}");
-        assert!(said.contains("honest run: parties, equal-share"), "{said}");
+        assert!(said.contains("honest run: parties-be, equal-share"), "{said}");
         assert_eq!(rows, honest, "{harm}");
     }
     let (said, _) = eval("unmanaged,surefoot", &["--harm", "shuffled-a"]);

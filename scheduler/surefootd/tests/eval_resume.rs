@@ -47,7 +47,7 @@ impl Scene {
 
     fn args<'a>(&'a self, out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
         let all = ["eval", "--workloads", path(&self.workload), "--platform", "server-1", "--threads", "1", "--out", path(out)];
-        let usual = ["--policies", "unmanaged,parties", "--seeds", "12", "--timelines", "all"];
+        let usual = ["--policies", "unmanaged,parties-be", "--seeds", "12", "--timelines", "all"];
         let given = |option: &str| more.contains(&option);
         let usual = usual.chunks(2).filter(|o| !given(o[0])).flatten().copied();
         all.into_iter().chain(usual).chain(more.iter().copied()).collect()
@@ -139,7 +139,7 @@ fn another_command_is_refused() {
     scene.cut_off(&out, Signal::SIGKILL);
     let kept = fs::read(out.join(JOURNAL)).unwrap();
     let other = [
-        ("--policies", "parties", "policies"),
+        ("--policies", "parties-be", "policies"),
         ("--seeds", "11", "seeds"),
         ("--harm", "no-counters", "harm"),
         ("--timelines", "none", "timelines"),
@@ -234,7 +234,7 @@ fn what_was_run_is_recorded() {
         (&misled["harm"], &misled["bundle"], &misled["surefootd"]),
         (&"no-counters".into(), &Value::Null, &env!("CARGO_PKG_VERSION").into())
     );
-    assert_eq!((&misled["policies"], &misled["seeds"]), (&serde_json::json!(["unmanaged", "parties"]), &1.into()));
+    assert_eq!((&misled["policies"], &misled["seeds"]), (&serde_json::json!(["unmanaged", "parties-be"]), &1.into()));
     assert_eq!((&misled["workloads"][0]["name"], &misled["workloads"][0]["duration_s"]), (&"w".into(), &120.0.into()));
     assert!(misled["workloads"][0]["sha256"].as_str().is_some_and(|s| s.len() == 64));
     assert!(misled["finished_utc"].as_str().is_some_and(|t| t.len() == 19));
@@ -243,7 +243,7 @@ fn what_was_run_is_recorded() {
     assert_eq!(said(&["--seeds", "1", "--harm", "no-counters", "--overwrite"]), "", "the same once more: nothing is lost");
     let replaced = said(&["--seeds", "1", "--timelines", "none", "--overwrite"]);
     let older =
-        "eval.json: there are results of another eval (policies unmanaged, parties; 1 seed; --harm no-counters; other: harm, timelines)";
+        "eval.json: there are results of another eval (policies unmanaged, parties-be; 1 seed; --harm no-counters; other: harm, timelines)";
     assert!(replaced.contains("WARN") && replaced.contains(older) && replaced.lines().count() == 1, "{replaced}");
     let honest = read();
     assert_eq!((&honest["harm"], &honest["timelines"]), (&Value::Null, &"none".into()));

@@ -54,7 +54,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("check --server virtual:server-1", 0, ""),
     ("check --json", 0, ""),
     (
-        "run --policy parties --server virtual:server-1 --config @/slow.toml",
+        "run --policy parties-be --server virtual:server-1 --config @/slow.toml",
         2,
         "slow.toml: interval_ms: 60000 ms: policies judge by the last second. Give 10 to 1000",
     ),
@@ -87,31 +87,31 @@ const CASES: &[(&str, i32, &str)] = &[
         "rows.parquet: is there already. Give --overwrite",
     ),
     ("eval --workloads @/w.toml --policies unmanaged --platform server-1 --out @/eval --overwrite", 0, ""),
-    ("eval --workloads @/none --policies parties --platform server-1 --out @/e", 2, "none"),
+    ("eval --workloads @/none --policies parties-be --platform server-1 --out @/e", 2, "none"),
     ("eval --workloads @/w.toml --policies partes --platform server-1 --out @/e", 2, "\"partes\" is unknown"),
     (
-        "eval --workloads @/w.toml --policies parties,unmanaged,parties --platform server-1 --out @/e",
+        "eval --workloads @/w.toml --policies parties-be,unmanaged,parties-be --platform server-1 --out @/e",
         2,
-        "--policies: policy \"parties\" is there twice",
+        "--policies: policy \"parties-be\" is there twice",
     ),
-    ("eval --workloads @/w.toml --policies parties, --platform server-1 --out @/e", 2, "--policies: the list has an empty entry"),
-    ("eval --workloads @/w.toml --policies parties,oracle --platform server-1 --out @/e", 2, "no policy: run `surefootd oracle`"),
-    ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
+    ("eval --workloads @/w.toml --policies parties-be, --platform server-1 --out @/e", 2, "--policies: the list has an empty entry"),
+    ("eval --workloads @/w.toml --policies parties-be,oracle --platform server-1 --out @/e", 2, "no policy: run `surefootd oracle`"),
+    ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties-be, "),
     (
-        "eval --workloads @/w.toml --policies parties --platform server-1 --bundle @/empty --trust @/text --out @/e",
+        "eval --workloads @/w.toml --policies parties-be --platform server-1 --bundle @/empty --trust @/text --out @/e",
         2,
         "surefootd: --trust @/text: public key: is no key",
     ),
     ("eval --workloads @/w.toml --policies osml-plus --platform server-1 --out @/e", 2, "--bundle"),
     ("eval --workloads @/w.toml --policies osml --platform server-1 --out @/e", 2, "--bundle"),
-    ("eval --workloads @/w.toml --policies parties --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
+    ("eval --workloads @/w.toml --policies parties-be --platform sever-1 --out @/e", 2, "--platform sever-1: unknown platform"),
     (
-        "eval --workloads @/w.toml --policies parties --platform server-9 --out @/e",
+        "eval --workloads @/w.toml --policies parties-be --platform server-9 --out @/e",
         2,
         "\"server-1\"? Known: cosmos-server, server-1, server-2, server-3, smartharvest-server. Give",
     ),
-    ("eval --workloads @/w.toml --policies parties --platform server-1 --out /proc/none/e", 1, "/proc/none"),
-    ("eval --workloads @/w.toml --policies parties --platform server-1 --profiles @/none --out @/e", 2, "--profiles"),
+    ("eval --workloads @/w.toml --policies parties-be --platform server-1 --out /proc/none/e", 1, "/proc/none"),
+    ("eval --workloads @/w.toml --policies parties-be --platform server-1 --profiles @/none --out @/e", 2, "--profiles"),
     ("world draw --range tune --seed 1 --out @/world", 0, ""),
     ("world draw --range tune --seed 1 --out @/world", 2, "--out @/world: is there already. Give another folder"),
     ("world draw --range tune --seed 1 --out @/text/world", 2, "cannot be a folder, @/text is a file"),
@@ -153,25 +153,29 @@ const CASES: &[(&str, i32, &str)] = &[
     ("run --policy unmanaged --server virtual:server-1 --config @/journal-text.toml", 2, "text: is there and no journal of decisions"),
     ("run --policy unmanaged --server virtual:server-1 --config @/journal-link.toml", 2, "link: is a link, and none is followed here"),
     ("run --policy unmanaged --server virtual:server-1 --config @/journal-fifo.toml", 2, "fifo: is a FIFO and no plain file"),
-    ("run --policy parties --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
-    ("run --policy parties --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
+    ("run --policy parties-be --server local", 2, "--config: is missing, and with it `service`. Give a node.toml"),
+    ("run --policy parties-be --server virtual:server-1", 2, "--config: is missing, and with it `workload`. Give a node.toml"),
     (
-        "run --policy parties --server virtual:server-1 --config @/no-workload.toml",
+        "run --policy parties-be --server virtual:server-1 --config @/no-workload.toml",
         2,
         "no-workload.toml: workload: @/none.toml: cannot be read: ",
     ),
     ("run --policy partes --server virtual:server-1 --config @/node.toml", 2, "\"partes\" is unknown"),
     ("run --policy oracle --server local --config @/file.toml", 2, "policy \"oracle\" is a search and no policy: run `surefootd oracle`"),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow oracle", 2, "--shadow: policy \"oracle\" is a search"),
+    (
+        "run --policy parties-be --server virtual:server-1 --config @/node.toml --shadow oracle",
+        2,
+        "--shadow: policy \"oracle\" is a search",
+    ),
     ("run --policy osml-plus --server virtual:server-1 --config @/node.toml", 2, "--bundle"),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --bundle @/none", 2, "none"),
-    ("run --policy parties --server virtual:server-1 --config @/typo.toml", 2, "unknown field"),
-    ("run --policy parties --server virtual:server-1 --config @/mode.toml", 2, "feed_mode"),
-    ("run --policy parties --server virtual:server-1 --config @/upper-file.toml", 2, "upper-file.toml: upper.socket: "),
-    ("run --policy parties --server virtual:server-1 --config @/upper-folder.toml", 1, "in a folder that is there"),
-    ("run --policy parties --server virtual:server-1 --config @/upper-group.toml", 2, "upper.group: no group \"no such group\""),
-    ("run --policy parties --server local --config @/actuator.toml", 1, "nowhere.sock"),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --events /proc/none/e", 1, "/proc/none/e"),
+    ("run --policy parties-be --server virtual:server-1 --config @/node.toml --bundle @/none", 2, "none"),
+    ("run --policy parties-be --server virtual:server-1 --config @/typo.toml", 2, "unknown field"),
+    ("run --policy parties-be --server virtual:server-1 --config @/mode.toml", 2, "feed_mode"),
+    ("run --policy parties-be --server virtual:server-1 --config @/upper-file.toml", 2, "upper-file.toml: upper.socket: "),
+    ("run --policy parties-be --server virtual:server-1 --config @/upper-folder.toml", 1, "in a folder that is there"),
+    ("run --policy parties-be --server virtual:server-1 --config @/upper-group.toml", 2, "upper.group: no group \"no such group\""),
+    ("run --policy parties-be --server local --config @/actuator.toml", 1, "nowhere.sock"),
+    ("run --policy parties-be --server virtual:server-1 --config @/node.toml --events /proc/none/e", 1, "/proc/none/e"),
     ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 0, ""),
     ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl", 2, "--out @/r.jsonl: is there already. Give --overwrite"),
     ("record --server virtual:server-1 --config @/node.toml --out @/r.jsonl --overwrite", 0, ""),
@@ -185,23 +189,27 @@ const CASES: &[(&str, i32, &str)] = &[
     ("record --server local --config @/file.toml --out @/r.jsonl", 1, "`state_dir` in node.toml"),
     ("check --config @/empty", 2, "Name a node.toml in it"),
     ("record --server local --config @/gone.toml --out @/g.jsonl", 1, "/no/such/group"),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow partes", 2, "--shadow: policy \"partes\""),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow parties", 2, "\"parties\" is the one that acts"),
+    ("run --policy parties-be --server virtual:server-1 --config @/node.toml --shadow partes", 2, "--shadow: policy \"partes\""),
     (
-        "run --policy parties --server virtual:server-1 --config @/node.toml --shadow clite,clite",
+        "run --policy parties-be --server virtual:server-1 --config @/node.toml --shadow parties-be",
+        2,
+        "\"parties-be\" is the one that acts",
+    ),
+    (
+        "run --policy parties-be --server virtual:server-1 --config @/node.toml --shadow clite,clite",
         2,
         "--shadow: policy \"clite\" is there twice",
     ),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --shadow ,clite", 2, "--shadow: the list has an empty entry"),
-    ("run --policy parties --server virtual:server-1 --config @/node.toml --stream /proc/none/s", 1, "/proc/none/s"),
+    ("run --policy parties-be --server virtual:server-1 --config @/node.toml --shadow ,clite", 2, "--shadow: the list has an empty entry"),
+    ("run --policy parties-be --server virtual:server-1 --config @/node.toml --stream /proc/none/s", 1, "/proc/none/s"),
     // Names before the state folder, which cannot be made there.
     ("run --policy partes --server local --config @/file.toml", 2, "policy \"partes\" is unknown"),
-    ("run --policy parties --server local --config @/file.toml --shadow partes", 2, "--shadow: policy \"partes\" is unknown"),
-    ("run --policy parties --server local --config @/file.toml", 1, "`state_dir` in node.toml"),
+    ("run --policy parties-be --server local --config @/file.toml --shadow partes", 2, "--shadow: policy \"partes\" is unknown"),
+    ("run --policy parties-be --server local --config @/file.toml", 1, "`state_dir` in node.toml"),
     ("replay @/none", 2, "none: cannot be read"),
     ("replay @/empty", 2, "empty: is a folder, no stream. Name the file in it"),
     ("replay @/text", 2, "no head of a stream"),
-    ("replay @/text --policies parties,", 2, "--policies: the list has an empty entry"),
+    ("replay @/text --policies parties-be,", 2, "--policies: the list has an empty entry"),
     ("replay @/text --policies clite,clite", 2, "--policies: policy \"clite\" is there twice"),
     ("top", 2, "--once"),
     ("top --once --url http://127.0.0.1:1", 1, "no daemon answers"),
@@ -238,14 +246,14 @@ const USAGE: &[(&str, &str)] = &[
     ("measure", "'measure'"),
     ("chekc", "Did you mean \"check\"?"),
     ("schemaa", "unrecognized subcommand 'schemaa'. See"),
-    ("eval --polices parties", "Did you mean \"--policies\"?"),
+    ("eval --polices parties-be", "Did you mean \"--policies\"?"),
     ("top --parant", "unexpected argument '--parant' found. See"),
     ("run --server virtual:server-1 --policy parteis", "Did you mean \"parties\"?"),
-    ("run --server virtual:server-1 --policy parties --shadow osml-plsu", "Did you mean \"osml-plus\"?"),
+    ("run --server virtual:server-1 --policy parties-be --shadow osml-plsu", "Did you mean \"osml-plus\"?"),
     ("eval --workloads x --platform server-1 --out y --policies clite,surefot", "Did you mean \"surefoot\"?"),
     ("eval --workloads x --platform server-1 --out y --policies clite --harm foreign-bundel", "Did you mean \"foreign-bundle\"?"),
     ("explain --state . --action gorw", "Did you mean \"grow\"?"),
-    ("run --policy parties", "--server <S>. See surefootd run --help"),
+    ("run --policy parties-be", "--server <S>. See surefootd run --help"),
     ("run --server", "--server <S>"),
     ("sweep c.toml --server local", "--out <DIR>"),
     ("check --colour", "'--colour'"),
@@ -305,7 +313,17 @@ fn the_first_use_of_a_bundle_says_where_keys_go() {
     let line = |more: &[&str], keys: Option<&Path>| {
         let mut command = surefootd();
         let config = home.path().join("node.toml");
-        command.args(["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--bundle", path(&bundle)]);
+        command.args([
+            "run",
+            "--policy",
+            "parties-be",
+            "--server",
+            "virtual:server-1",
+            "--config",
+            path(&config),
+            "--bundle",
+            path(&bundle),
+        ]);
         command.args(more).env("HOME", home.path()).env_remove("SUREFOOT_KEYS");
         if let Some(folder) = keys {
             command.env("SUREFOOT_KEYS", folder);
@@ -338,12 +356,12 @@ fn a_wrong_bundle_leaves_nothing_behind() {
     };
     let (bundle, keys, empty) = (path(&bundle), path(&keys), at("empty"));
     let cases: [(&[&str], &str); 5] = [
-        (&["--policy", "parties", "--bundle", "/nowhere"], "/nowhere: no such file"),
-        (&["--policy", "parties", "--bundle", path(&empty), "--trust", keys], "This is not a bundle"),
+        (&["--policy", "parties-be", "--bundle", "/nowhere"], "/nowhere: no such file"),
+        (&["--policy", "parties-be", "--bundle", path(&empty), "--trust", keys], "This is not a bundle"),
         // Of 36 cores and 20 ways: nothing that tests run on.
         (&["--policy", "surefoot", "--bundle", bundle, "--trust", keys], "manifest.json"),
         (&["--policy", "surefoot"], "--bundle"),
-        (&["--policy", "parties", "--shadow", "osml"], "--shadow: policy \"osml\""),
+        (&["--policy", "parties-be", "--shadow", "osml"], "--shadow: policy \"osml\""),
     ];
     for (more, words) in cases {
         let (code, says) = run(more);
@@ -390,7 +408,7 @@ fn the_log_says_as_much_as_is_asked_for() {
     let config = dir.path().join("warned.toml");
     let says = |before: &[&str], after: &[&str], log: &str| {
         let mut c = surefootd();
-        c.env("SUREFOOT_LOG", log).args(before).args(["run", "--policy", "parties", "--server", "virtual:server-1"]).args(after);
+        c.env("SUREFOOT_LOG", log).args(before).args(["run", "--policy", "parties-be", "--server", "virtual:server-1"]).args(after);
         let out = c.args(["--config", path(&config)]).output().unwrap();
         assert!(out.status.success(), "{before:?} {after:?}: {}", String::from_utf8_lossy(&out.stderr));
         let text = String::from_utf8_lossy(&out.stderr).to_string();

@@ -213,7 +213,7 @@ impl Stage {
     }
 
     fn daemon(&self) -> Command {
-        self.command(&["run", "--server", "local", "--policy", "parties"])
+        self.command(&["run", "--server", "local", "--policy", "parties-be"])
     }
 
     fn out(&self, args: &[&str]) -> Output {

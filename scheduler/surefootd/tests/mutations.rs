@@ -181,7 +181,7 @@ fn workloads() {
         Form::Toml,
         "w.toml",
         WORKLOAD,
-        "run --policy parties --server virtual:server-1 --duration-s 2 --config @/node.toml",
+        "run --policy parties-be --server virtual:server-1 --duration-s 2 --config @/node.toml",
     );
     p.put("small.toml", small_platform());
     let oracle = "oracle --workload @/o.toml --platform @/small.toml --most-judged 50 --json";
@@ -368,7 +368,7 @@ fn begun_sweeps() {
 fn begun_evaluations() {
     let p = Place::new();
     let line =
-        "eval --workloads @/w.toml --policies unmanaged,parties --platform server-1 --seeds 6 --threads 1 --progress none --out @/out";
+        "eval --workloads @/w.toml --policies unmanaged,parties-be --platform server-1 --seeds 6 --threads 1 --progress none --out @/out";
     let partial = || fs::read(p.work("out/eval.partial.jsonl")).unwrap_or_default();
     let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count();
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -402,7 +402,7 @@ fn begun_evaluations() {
 #[test]
 fn journals_of_decisions() {
     let p = Place::new();
-    let run = "run --policy parties --server virtual:server-1 --duration-s 3 --config @/node.toml";
+    let run = "run --policy parties-be --server virtual:server-1 --duration-s 3 --config @/node.toml";
     p.ok(run);
     let journal = fs::read(p.work("j.jsonl")).unwrap();
     p.mutate("decisions.jsonl", Form::JsonLines, "m.jsonl", journal.as_slice(), "explain --file @/m.jsonl --since 1000d");
@@ -415,7 +415,7 @@ fn journals_of_decisions() {
 #[test]
 fn streams() {
     let p = Place::new();
-    p.ok("run --policy parties --server virtual:server-1 --duration-s 3 --config @/node.toml --stream @/s.jsonl");
+    p.ok("run --policy parties-be --server virtual:server-1 --duration-s 3 --config @/node.toml --stream @/s.jsonl");
     let stream = fs::read(p.work("s.jsonl")).unwrap();
     let policies = "unmanaged,equal-share,heracles,clite";
     p.mutate("stream", Form::JsonLines, "m.jsonl", stream.as_slice(), &format!("replay @/m.jsonl --policies {policies}"));
@@ -480,7 +480,7 @@ fn pages_that_top_reads() {
             let _ = s.write_all(&bytes);
         }
     });
-    let (page, _) = with_daemon(&p, "parties", |port, _| (ask(port, b"GET /status HTTP/1.1\r\n\r\n"), ()));
+    let (page, _) = with_daemon(&p, "parties-be", |port, _| (ask(port, b"GET /status HTTP/1.1\r\n\r\n"), ()));
     let (_, body) = page.split_once("\r\n\r\n").unwrap();
     for (format, once) in [("status of top", "--once"), ("status of top json", "--json")] {
         let mut m = Mutator::new(seed(format), Form::Json, body);
@@ -617,9 +617,9 @@ fn endless_and_strange_inputs() {
     let commands = [
         "sweep X --server virtual:server-1 --plan",
         "check --config X",
-        "run --policy parties --server virtual:server-1 --config X",
-        "run --policy parties --server virtual:X --config @/node.toml",
-        "run --policy parties --server virtual:server-1 --config @/node.toml --profiles X",
+        "run --policy parties-be --server virtual:server-1 --config X",
+        "run --policy parties-be --server virtual:X --config @/node.toml",
+        "run --policy parties-be --server virtual:server-1 --config @/node.toml --profiles X",
         "run --policy surefoot --server virtual:server-1 --config @/node.toml --bundle X --trust keys",
         "run --policy surefoot --server virtual:server-1 --config @/node.toml --bundle bundle --trust X",
         "eval --workloads X --policies unmanaged --platform server-1 --out @/out",

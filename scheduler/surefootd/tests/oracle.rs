@@ -458,7 +458,7 @@ fn three_services(dir: &Path, load: f64) -> std::path::PathBuf {
 fn no_policy_gets_beyond_the_oracle() {
     let dir = tempfile::tempdir().unwrap();
     let set = root().join("workloads/sets/demo");
-    let rows = emu_and_ceiling(&[&set, &three_services(dir.path(), 0.95)], "unmanaged,parties", &[]);
+    let rows = emu_and_ceiling(&[&set, &three_services(dir.path(), 0.95)], "unmanaged,parties-be", &[]);
     for row in &rows {
         assert!(row.2 <= row.3 + 1e-9, "{row:?}");
         if row.0 == "too-much" {
@@ -473,7 +473,7 @@ fn no_policy_gets_beyond_the_oracle() {
 #[test]
 fn at_the_border_a_run_may_get_beyond_the_oracle() {
     let dir = tempfile::tempdir().unwrap();
-    let rows = emu_and_ceiling(&[&three_services(dir.path(), 0.85)], "parties", &["--exact", "--seeds", "5"]);
+    let rows = emu_and_ceiling(&[&three_services(dir.path(), 0.85)], "parties-be", &["--exact", "--seeds", "5"]);
     assert!(rows.len() == 5 && rows.iter().all(|r| (r.3 - 1.7).abs() < 1e-9), "{rows:?}");
     let beyond = rows.iter().filter(|r| r.2 > r.3 + 1e-9).count();
     let mean = rows.iter().map(|r| r.2).sum::<f64>() / 5.0;

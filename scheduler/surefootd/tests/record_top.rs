@@ -296,7 +296,7 @@ fn top_lives_in_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = config(dir.path(), &format!("metrics_port = {port}"));
-    let daemon = || start(&["run", "--policy", "parties", "--server", "virtual:server-1", "--config", &config], "2 of 3 services");
+    let daemon = || start(&["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", &config], "2 of 3 services");
     let child = daemon();
     let mut top = Terminal::start(&["top", "--config", &config]);
     // The other screen, and a frame in it: a bar, and the head of the wide form.

@@ -190,7 +190,7 @@ fn told(t: &Tree, parts: &[&str]) {
 #[test]
 fn a_wider_group_below_stops_one_service() {
     let _alone = alone();
-    for policy in ["parties", "equal-share"] {
+    for policy in ["parties-be", "equal-share"] {
         let Some(mut t) = Tree::new("wider") else { return };
         t.busy("good");
         t.group("bad");
@@ -214,7 +214,7 @@ fn a_wider_group_below_stops_one_service() {
 #[test]
 fn less_quota_above_stops_one_service() {
     let _alone = alone();
-    for policy in ["parties", "equal-share"] {
+    for policy in ["parties-be", "equal-share"] {
         let Some(mut t) = Tree::new("quota") else { return };
         t.busy("good");
         t.group("small");
@@ -239,7 +239,7 @@ fn less_quota_above_stops_one_service() {
 #[test]
 fn a_service_on_other_cpus_is_told_and_the_others_are_placed() {
     let _alone = alone();
-    for policy in ["parties", "equal-share"] {
+    for policy in ["parties-be", "equal-share"] {
         let Some(mut t) = Tree::new("other") else { return };
         t.busy("good");
         t.group("away");
@@ -274,7 +274,7 @@ fn more_quota_below_stops_one_service() {
     t.busy("bad/c1");
     t.put(1, "bad/c1/cpu.cfs_quota_us", "120000");
     t.node("0-1", &[("bad", "bad"), ("good", "good")]);
-    let (done, out) = run_until(&t, "parties", &["bad", "good"], || t.quota_us("good") > 0);
+    let (done, out) = run_until(&t, "parties-be", &["bad", "good"], || t.quota_us("good") > 0);
     assert!(done && ok(&out), "{}", said(&out));
     assert!(contains(&bounds(&out, "bad"), &["CPU quota: ", "bad/c1", "1.2 cores"]), "{}", said(&out));
 }
@@ -325,7 +325,7 @@ fn a_host_with_nothing_to_lend_says_so_once() {
     let line = check.lines().find(|l| l.contains("lend-readings-web")).unwrap();
     let is_seen = line.contains("by programs in the kernel (BPF): ") && !line.contains("no  lend");
     assert!(is_seen || line.contains("no  lend-readings-web") && line.contains("(no BPF: "), "{line}");
-    let run = t.surefootd(&["run", "--server", "local", "--policy", "parties", "--duration-s", "20"]);
+    let run = t.surefootd(&["run", "--server", "local", "--policy", "parties-be", "--duration-s", "20"]);
     let mut daemon = Running::start(run, "web lends nothing to batch");
     let said = daemon.end(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(said.matches("lends nothing").count(), 1, "{said}");

@@ -57,11 +57,11 @@ fn replay_with(stream: &Path, policies: &str, more: &[&str]) -> std::process::Ou
 /// Whoever acted decides the same again, on-line learning included, whoever looks on; and what looks on changes nothing.
 #[test]
 fn a_stream_replays_bit_for_bit() {
-    for policy in ["osml-plus", "surefoot", "parties"] {
+    for policy in ["osml-plus", "surefoot", "parties-be"] {
         let dir = tempfile::tempdir().unwrap();
         let (alone, stream) = minute(dir.path(), policy, "");
         let bytes = fs::read(&stream).unwrap();
-        let others: Vec<&str> = ["parties", "surefoot", "unmanaged"].into_iter().filter(|p| *p != policy).collect();
+        let others: Vec<&str> = ["parties-be", "surefoot", "unmanaged"].into_iter().filter(|p| *p != policy).collect();
         let others = others.join(",");
         let (watched, _) = minute(dir.path(), policy, &others);
         assert_eq!(fs::read(&stream).unwrap(), bytes, "{policy}: shadows change nothing");
@@ -69,7 +69,7 @@ fn a_stream_replays_bit_for_bit() {
         // What a run says at its end of those who looked on is what its stream says of them.
         let again: Value = serde_json::from_slice(&replay(&stream, &others).stdout).unwrap();
         assert_eq!((&watched["shadows"], &alone["shadows"]), (&again["shadows"], &Value::Array(vec![])));
-        let out = replay(&stream, "unmanaged,parties");
+        let out = replay(&stream, "unmanaged,parties-be");
         assert!(out.status.success(), "{policy}: {}", String::from_utf8_lossy(&out.stderr));
         let said: Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(said["ticks_that_differ"], 0, "{said}");
@@ -88,7 +88,7 @@ fn a_stream_replays_bit_for_bit() {
         assert!(others[0]["disagreement_cores"].as_f64().unwrap() > 1.0 && others[0]["regret_qos"].is_number(), "{said}");
         assert!(others[0]["disagreement_frac"].as_f64().is_some_and(|f| f > 0.5 && f <= 1.0), "{said}");
         // The same again is the same, to the last bit.
-        assert_eq!(replay(&stream, "unmanaged,parties").stdout, out.stdout);
+        assert_eq!(replay(&stream, "unmanaged,parties-be").stdout, out.stdout);
     }
 }
 
@@ -96,7 +96,7 @@ fn a_stream_replays_bit_for_bit() {
 /// and without a bundle nothing is watched.
 #[test]
 fn models_are_watched_whatever_decides() {
-    for (policy, compares) in [("surefoot", true), ("parties", true), ("unmanaged", false)] {
+    for (policy, compares) in [("surefoot", true), ("parties-be", true), ("unmanaged", false)] {
         let dir = tempfile::tempdir().unwrap();
         let (said, _) = minute(dir.path(), policy, "");
         let models = said["models"].as_array().unwrap();
@@ -109,7 +109,7 @@ fn models_are_watched_whatever_decides() {
     let config = dir.path().join("node.toml");
     let workload = root().join("workloads/sets/demo/two-lc-steady.toml").canonicalize().unwrap();
     fs::write(&config, format!("workload = \"{}\"\nrealtime = false\nmetrics_port = 0\n", path(&workload))).unwrap();
-    let run = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config), "--duration-s", "3"];
+    let run = ["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", path(&config), "--duration-s", "3"];
     let said: Value = serde_json::from_str(&ok(&run)).unwrap();
     assert!(said["models"].is_null() && said["phases"]["watch"]["count"] == 0, "{said}");
 }
@@ -118,7 +118,7 @@ fn models_are_watched_whatever_decides() {
 #[test]
 fn a_stream_that_was_cut_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, stream) = minute(dir.path(), "parties", "");
+    let (_, stream) = minute(dir.path(), "parties-be", "");
     let text = fs::read_to_string(&stream).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let ticks = lines.len() - 2;
@@ -155,7 +155,7 @@ type Change<'a> = (&'a str, &'a dyn Fn(&mut Value));
 #[test]
 fn what_policies_could_not_work_on_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, stream) = minute(dir.path(), "parties", "");
+    let (_, stream) = minute(dir.path(), "parties-be", "");
     let text = fs::read_to_string(&stream).unwrap();
     let (head, rest) = text.split_once('\n').unwrap();
     let (tick, rest_after) = rest.split_once('\n').unwrap();
@@ -174,7 +174,7 @@ fn what_policies_could_not_work_on_is_refused() {
     ];
     for (says, change) in heads {
         fs::write(&stream, format!("{}\n{rest}", with(head, change))).unwrap();
-        let (code, line) = one_line(&replay(&stream, "surefoot,parties,clite"));
+        let (code, line) = one_line(&replay(&stream, "surefoot,parties-be,clite"));
         assert!(code == 2 && line.contains(&format!("line 1: {says}")), "{says}: {code} {line}");
     }
     let ticks: [Change; 3] = [
@@ -184,7 +184,7 @@ fn what_policies_could_not_work_on_is_refused() {
     ];
     for (says, change) in ticks {
         fs::write(&stream, format!("{head}\n{}\n{rest_after}", with(tick, change))).unwrap();
-        let (code, line) = one_line(&replay(&stream, "surefoot,parties,clite"));
+        let (code, line) = one_line(&replay(&stream, "surefoot,parties-be,clite"));
         assert!(code == 2 && line.contains(&format!("line 2: {says}")), "{says}: {code} {line}");
     }
 }
@@ -193,7 +193,7 @@ fn what_policies_could_not_work_on_is_refused() {
 #[test]
 fn what_does_not_replay_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, stream) = minute(dir.path(), "parties", "");
+    let (_, stream) = minute(dir.path(), "parties-be", "");
     let text = fs::read_to_string(&stream).unwrap();
     let at = text.find("\"mba_pct\":100").unwrap();
     let at = at + text[at..].find("\"plan\":{\"changes\":{\"").unwrap();
@@ -208,7 +208,7 @@ fn what_does_not_replay_is_said() {
 #[test]
 fn streams_with_whole_allocations_replay() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, stream) = minute(dir.path(), "parties", "");
+    let (_, stream) = minute(dir.path(), "parties-be", "");
     let said = |out: &std::process::Output| -> Value { serde_json::from_slice(&out.stdout).unwrap() };
     let now = said(&replay(&stream, ""));
     let text = fs::read_to_string(&stream).unwrap();
@@ -338,7 +338,7 @@ fn bad_streams_are_refused() {
     let port = format!("metrics_port = {}\njournal = \"j.jsonl\"\n[upper]\nsocket = \"u.sock\"\n", taken.local_addr().unwrap().port());
     fs::write(&config, fs::read_to_string(&config).unwrap().replace("metrics_port = 0\n", &port)).unwrap();
     let refused = |more: &[&str]| {
-        let run = ["run", "--policy", "parties", "--server", "virtual:server-1", "--config", path(&config)];
+        let run = ["run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", path(&config)];
         one_line(&surefootd().args(run).args(more).output().unwrap())
     };
     let (code, line) = refused(&["--shadow", "nobody"]);

@@ -271,7 +271,7 @@ fn a_recording_without_room_ends_no_run() {
     let mut wrong = vec![];
     for option in ["--events", "--stream"] {
         let mut c = surefootd();
-        c.args(["run", "--policy", "parties", "--server", "virtual:server-1", "--duration-s", "30", "--config", path(&config)]);
+        c.args(["run", "--policy", "parties-be", "--server", "virtual:server-1", "--duration-s", "30", "--config", path(&config)]);
         let out = c.args([option, path(&small.join("r.jsonl")), "--overwrite"]).env("SUREFOOT_LOG", "off").output().unwrap();
         let (code, said) = (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned());
         let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
@@ -323,13 +323,14 @@ fn results_that_nobody_takes_end_nothing() {
         .unwrap();
     let short = "platform = \"server-1\"\nduration_s = 2\n[[lc]]\nservice = \"moses\"\nload = 0.3\n";
     fs::write(at("w.toml"), short).unwrap();
-    let run = format!("run --policy parties --server virtual:server-1 --config {} --stream {} --overwrite", at("node.toml"), at("s.jsonl"));
+    let run =
+        format!("run --policy parties-be --server virtual:server-1 --config {} --stream {} --overwrite", at("node.toml"), at("s.jsonl"));
     let commands = [
         run,
         format!("replay {}", at("s.jsonl")),
         format!("explain --file {}", at("j.jsonl")),
         format!("record --server virtual:server-1 --config {} --out {} --overwrite", at("node.toml"), at("r.parquet")),
-        format!("eval --workloads {} --policies parties --platform server-1 --out {} --overwrite", at("w.toml"), at("eval")),
+        format!("eval --workloads {} --policies parties-be --platform server-1 --out {} --overwrite", at("w.toml"), at("eval")),
         format!("sweep examples/demo-virtual.toml --server virtual:server-1 --out {} --part 1/64", at("sweep")),
         "sweep examples/demo-virtual.toml --server virtual:server-1 --plan".into(),
         format!("oracle --workload {} --platform server-1", at("w.toml")),

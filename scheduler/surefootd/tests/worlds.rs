@@ -128,7 +128,7 @@ fn what_cannot_be_meant_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let draw = ["world", "draw", "--out", path(&out)];
-    let eval = ["eval", "--policies", "parties", "--out", path(&out)];
+    let eval = ["eval", "--policies", "parties-be", "--out", path(&out)];
     let cases: &[(&[&str], &[&str], &str)] = &[
         (&draw, &["--range", "exam", "--seed", "1"], "possible values: train, tune, test"),
         (&draw, &["--range", "tune", "--seed", "0"], "0 is not in 1.."),
@@ -200,7 +200,8 @@ fn worlds_are_gone_on_with() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, out) = (dir.path().join("whole"), dir.path().join("out"));
     let args = |out: &Path| -> Vec<String> {
-        let all = ["eval", "--worlds", "train:1..3", "--policies", "equal-share,parties", "--threads", "1", "--progress", "none", "--out"];
+        let all =
+            ["eval", "--worlds", "train:1..3", "--policies", "equal-share,parties-be", "--threads", "1", "--progress", "none", "--out"];
         all.iter().copied().chain([path(out)]).map(String::from).collect()
     };
     let finish = |out: &Path| {

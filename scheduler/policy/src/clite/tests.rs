@@ -91,6 +91,32 @@ fn without_success_the_search_ends_with_its_budget() {
     assert_eq!(told, ["a", "b"].map(|id| (24_100, id.to_string(), true)));
 }
 
+/// Dropout-copy keeps the part of an LC service that does best, of a sample in which it does, and everything else is open.
+#[test]
+fn who_does_best_keeps_its_part() {
+    let p = server();
+    let mut policy = clite(&p, 1);
+    let space = Space::new(&p, 2, 1).unwrap();
+    (policy.lc, policy.be) = (vec!["a".into(), "b".into()], vec!["x".into()]);
+    let sample = |partition: Partition, qos: [f64; 2]| Sample {
+        point: space.point(&partition),
+        partition,
+        p99_ms: vec![Some(1.0); 2],
+        qos: qos.to_vec(),
+        work: vec![1.0],
+        requests: vec![100; 2],
+    };
+    // Nobody meets its target: b is the closest, in the second one.
+    policy.samples = vec![sample(space.equal(), [0.5, 0.2]), sample(space.extreme(1), [0.1, 0.9])];
+    assert_eq!(policy.dropout(&space, &[0.1, 0.2]), Some((1, 1)));
+    // Above the target more is not better: the sample with the best score counts, and of the two services in it one by chance.
+    policy.samples = vec![sample(space.extreme(0), [9.0, 0.2]), sample(space.equal(), [1.0, 1.2]), sample(space.extreme(1), [0.3, 8.0])];
+    let drawn: std::collections::BTreeSet<_> = (0..40).filter_map(|_| policy.dropout(&space, &[0.2, 0.7, 0.3])).collect();
+    assert_eq!(drawn, [(0, 1), (1, 1)].into());
+    // Of two holders one is what the other leaves.
+    assert_eq!(policy.dropout(&Space::new(&p, 1, 1).unwrap(), &[0.2, 0.7, 0.3]), None);
+}
+
 /// Where all is met and hardly any improvement is expected the search ends at once.
 #[test]
 fn expected_improvement_ends_the_search() {

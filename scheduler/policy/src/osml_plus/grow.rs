@@ -149,6 +149,9 @@ impl OsmlPlus {
     /// Ask Model-A again after a change of load or a second of misery, and go to its new OAA. False if nothing comes of it.
     fn jump_up(&mut self, now_ms: u64, s: &ServiceView, misery: bool, seen: &Observation, plan: &mut Plan) -> bool {
         let life = &self.lives[&s.id];
+        if self.with.with.jump_ups == 0 {
+            return false;
+        }
         if life.features.len() < 2 || now_ms < life.asked_ms + 1000 || !(misery || self.changed_load(s)) {
             return false;
         }

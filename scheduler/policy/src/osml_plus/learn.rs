@@ -19,7 +19,7 @@ impl OsmlPlus {
             } else {
                 2.0 + self.unused_share(&id)
             };
-            self.models.remember(&Experience { before, action, reward, after: State::of(s) });
+            self.models.remember(&Experience { before, action, vector: None, reward, after: State::of(s) });
         }
         if now_ms >= self.learnt_ms + self.set.learn_every_ms {
             self.learnt_ms = now_ms;
@@ -50,6 +50,9 @@ impl OsmlPlus {
 
     /// Model-C's probabilities, with a little noise to explore; all zero where it cannot answer.
     pub(super) fn propose(&mut self, s: &ServiceView) -> ([f64; 7], String) {
+        if self.with.with.model_c == 0 {
+            return ([0.0; 7], "without Model-C".into());
+        }
         let state = self.state(s);
         match self.models.act(&s.service, &state) {
             Ok(p) => (p.map(|p| f64::from(p) + self.set.noise * self.rng.normal()), self.model_c()),
@@ -67,6 +70,9 @@ impl OsmlPlus {
 
     /// Keep an action for Model-C's pool; the reward follows in the next step. What is done counts more than "idle".
     pub(super) fn expect(&mut self, s: &ServiceView, action: usize, result: Amount) {
+        if self.with.with.model_c == 0 {
+            return;
+        }
         self.pending.retain(|p| p.0 != s.id);
         if doubtful(s) {
             self.left_out += 1;

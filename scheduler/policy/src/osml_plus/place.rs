@@ -20,7 +20,8 @@ impl OsmlPlus {
             let total = self.books.total();
             let share = Amount::new(total.cores / holders, total.ways / holders).at_least(least);
             self.watched_yield(now_ms, id, share, seen, plan);
-            for (cores, ways) in [(2, 2), (2, 4), (4, 4), (2, 32), (4, 32)] {
+            let asks = self.with.with.pre_deprivation > 0;
+            for (cores, ways) in [(2, 2), (2, 4), (4, 4), (2, 32), (4, 32)].into_iter().filter(|_| asks) {
                 let want = Amount::new(total.cores / holders / cores, total.ways / holders / ways).at_least(least);
                 let lack = want.minus(self.books.free());
                 if lack.is_zero() || self.deprive_for(now_ms, id, lack, seen, plan) {
@@ -28,7 +29,7 @@ impl OsmlPlus {
                 }
             }
             let half = Amount::new(share.cores / 2, share.ways / 2).at_least(least);
-            if !half.fits_in(self.books.free()) && seen.lc().filter(|s| self.books.slot(&s.id).is_some()).all(|s| self.is_mute(s)) {
+            if asks && !half.fits_in(self.books.free()) && seen.lc().filter(|s| self.books.slot(&s.id).is_some()).all(|s| self.is_mute(s)) {
                 self.take_beyond_share(now_ms, id, half.minus(self.books.free()), share, seen, plan);
             }
             if !least.fits_in(self.books.free()) {

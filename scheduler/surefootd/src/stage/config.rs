@@ -952,8 +952,11 @@ mod tests {
                 "node.toml:2: policy.settings: surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1",
             ),
             ("surefoot.margin = 0.2\nsurefoot.trust.margin = 0.3", "node.toml:3: policy.settings: surefoot.trust.margin: is set twice"),
-            ("parties.step = 1", "parties.step: only cosmos, cosmos-per-service, senpai, socket, surefoot have settings"),
-            ("surefoot = 1", "only cosmos, cosmos-per-service, senpai, socket, surefoot have settings of that kind. Write surefoot.GROUP.NAME"),
+            ("parties.step = 1", "parties.step: only cosmos, cosmos-per-service, osml-plus, senpai, socket, surefoot have settings"),
+            (
+                "surefoot = 1",
+                "only cosmos, cosmos-per-service, osml-plus, senpai, socket, surefoot have settings of that kind. Write surefoot.GROUP.NAME",
+            ),
             ("surefoot.margin = \"much\"", "expected a number, or a list of numbers"),
             ("surefoot.margin = true", "expected a number, or a list of numbers"),
         ] {

@@ -1,7 +1,6 @@
-//! PARTIES: one resource of one service at a time, one step, by trial (Chen, Delimitrou, Martinez, ASPLOS 2019).
+//! PARTIES for BE jobs, ours: the rule of the paper without its states, decided every 500 ms.
 //!
-//! Built as the OSML+ paper's heuristic baseline describes it (Sec. 4.1 and 4.3): cores and ways start equally partitioned
-//! (BE jobs count as one holder), every 500 ms at most one service changes by one unit of one resource.
+//! Cores and ways start equally partitioned (BE jobs count as one holder). Every 500 ms at most one service changes by one unit of one resource.
 //!
 //! * slack = 1 - p99 / target, over the last monitoring interval;
 //! * slack below 5 %: the service with the least slack grows by one unit of the resource that its wheel points at, taken
@@ -12,6 +11,7 @@
 //!   If its slack then falls below 5 %, it gets the unit back and is left in peace for 30 s; if it does not suffer, the next
 //!   one follows after the next interval.
 
+use super::start;
 use crate::books::{Amount, Books};
 use crate::pace::Pace;
 use crate::Policy;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use surefoot_server::window::{merge, MIN_COUNT_P99};
 use surefoot_server::{Action, ActionKind, Because, HoldsIf, Latency, Observation, Plan, Platform, Report, ServiceId, ServiceView};
 
-/// Thresholds; the defaults are those of the PARTIES paper as the OSML+ paper runs it.
+/// Thresholds; the defaults are those of the PARTIES paper.
 #[derive(Clone, Debug)]
-pub struct PartiesSettings {
+pub struct PartiesBeSettings {
     pub name: &'static str,
     /// Between two decisions (OSML+ paper, Sec. 4.3: 0.5 s).
     pub interval_ms: u64,
@@ -37,10 +37,10 @@ pub struct PartiesSettings {
     pub gives: bool,
 }
 
-impl Default for PartiesSettings {
+impl Default for PartiesBeSettings {
     fn default() -> Self {
-        PartiesSettings {
-            name: "parties",
+        PartiesBeSettings {
+            name: "parties-be",
             interval_ms: 500,
             upsize_slack: 0.05,
             downsize_slack: 0.20,
@@ -51,17 +51,17 @@ impl Default for PartiesSettings {
     }
 }
 
-impl PartiesSettings {
+impl PartiesBeSettings {
     /// A step every 100 ms. An interval seldom has the requests of a p99 then: a step is judged by the last second, most of which
     /// was before it, so that steps follow that were not needed, and what is taken back is taken back late.
     pub fn every_100_ms() -> Self {
-        PartiesSettings { name: "parties-100ms", interval_ms: 100, ..PartiesSettings::default() }
+        PartiesBeSettings { name: "parties-be-100ms", interval_ms: 100, ..PartiesBeSettings::default() }
     }
 
-    /// As the OSML, OSML+ and CLITE papers ran it: equal shares, then trial and error until all targets are met, then nothing until one is missed.
-    /// BE jobs have their equal share, less what services needed.
+    /// A rule that stops: equal shares, then trial and error until all targets are met, then nothing until one is missed. BE jobs have their
+    /// equal share, less what services needed. Stronger than the authors' program without its `saveEnergy`, which other papers ran.
     pub fn that_stops() -> Self {
-        PartiesSettings { name: "parties-stop", upsize_slack: 0.0, gives: false, ..PartiesSettings::default() }
+        PartiesBeSettings { name: "parties-stop", upsize_slack: 0.0, gives: false, ..PartiesBeSettings::default() }
     }
 }
 
@@ -101,9 +101,9 @@ struct Memory {
 }
 
 /// The policy.
-pub struct Parties {
+pub struct PartiesBe {
     pace: Pace,
-    set: PartiesSettings,
+    set: PartiesBeSettings,
     books: Books,
     memory: BTreeMap<ServiceId, Memory>,
     /// The unit given away under watch: by whom, of what, and to which LC service (None: to the BE jobs, or idle).
@@ -111,9 +111,9 @@ pub struct Parties {
     next_ms: u64,
 }
 
-impl Parties {
-    pub fn new(platform: &Platform, settings: PartiesSettings) -> Self {
-        Parties { set: settings, pace: Pace::default(), books: Books::new(platform), memory: BTreeMap::new(), trial: None, next_ms: 0 }
+impl PartiesBe {
+    pub fn new(platform: &Platform, settings: PartiesBeSettings) -> Self {
+        PartiesBe { set: settings, pace: Pace::default(), books: Books::new(platform), memory: BTreeMap::new(), trial: None, next_ms: 0 }
     }
 
     /// Slack over the monitoring interval; over the window where the interval has too few requests. None = unknown.
@@ -135,53 +135,6 @@ impl Parties {
             b.say("slack", "1 - p99 / target", slack, "");
         }
         b
-    }
-
-    /// Equal shares for those who arrive: from what is free, then from the largest holders.
-    fn arrive(&mut self, seen: &Observation, arrived: &[ServiceId], plan: &mut Plan) {
-        let holders = (seen.lc().count() + usize::from(self.books.has_be())).max(1) as u32;
-        let total = self.books.total();
-        let share = Amount::new(total.cores / holders, total.ways / holders).at_least(self.books.least());
-        let newcomers = arrived.len() as u32 + u32::from(self.books.has_be());
-        for (i, id) in arrived.iter().enumerate() {
-            // Whoever holds more than an equal share gives first.
-            let others = newcomers - i as u32 - 1;
-            let wanted = Amount::new(share.cores * (1 + others), share.ways * (1 + others));
-            let keep = Amount::new(share.cores * others, share.ways * others);
-            self.take_from_largest(seen, share, wanted.minus(self.books.rest()));
-            let own = share.at_most(self.books.rest().minus(keep).at_least(self.books.least()));
-            let own = own.at_most(self.books.free());
-            if self.books.admit(id, own) {
-                let why = format!("an equal share of {holders}: {} core units, {} ways", own.cores, own.ways);
-                let mut because = seen.get(id).map_or_else(Because::default, |s| self.because(s, HoldsIf::Qos { at_least: 1.0 }));
-                if own != share {
-                    because.bind(format!("an equal share is {} core units, {} ways; no more is free", share.cores, share.ways));
-                }
-                plan.actions.push(Action { service: id.clone(), kind: ActionKind::Place, why, because });
-            } else if !self.books.is_crowded(id) {
-                self.books.crowd_in(id);
-                let why = "not even one core unit and the least ways are left".to_string();
-                plan.reports.push(Report::CannotPlace { service: id.clone(), why });
-            }
-        }
-        self.take_from_largest(seen, self.books.least(), self.books.be_lacks());
-    }
-
-    /// Units from the holders with most, while they have more than `share`; unknown latency gives nothing.
-    fn take_from_largest(&mut self, seen: &Observation, share: Amount, mut lack: Amount) {
-        for (unit, of) in [(Wheel::Cores.unit(), 0), (Wheel::Ways.unit(), 1)] {
-            let amount = |a: Amount| if of == 0 { a.cores } else { a.ways };
-            while amount(lack) > 0 {
-                let may = |id: &str| !unknown(seen, id);
-                let largest =
-                    self.books.slots().iter().filter(|s| amount(s.own) > amount(share) && may(&s.id)).max_by_key(|s| amount(s.own));
-                let Some(id) = largest.map(|s| s.id.clone()) else { break };
-                if !self.books.shrink(&id, unit) {
-                    break;
-                }
-                lack = lack.minus(unit);
-            }
-        }
     }
 
     fn turns(&self) -> usize {
@@ -366,7 +319,7 @@ fn unknown(seen: &Observation, id: &str) -> bool {
     seen.get(id).is_some_and(ServiceView::latency_unknown)
 }
 
-impl Policy for Parties {
+impl Policy for PartiesBe {
     fn name(&self) -> &str {
         self.set.name
     }
@@ -402,7 +355,7 @@ impl Policy for Parties {
         let room = self.books.least().fits_in(self.books.free());
         let newcomers: Vec<ServiceId> = news.lc_arrived.iter().filter(|id| room || !self.books.is_crowded(id)).cloned().collect();
         if !newcomers.is_empty() || !news.be_arrived.is_empty() {
-            self.arrive(seen, &newcomers, &mut plan);
+            start::arrive(&mut self.books, seen, &newcomers, &mut plan);
             // Let a whole interval pass on the new partition before judging it.
             self.next_ms = now_ms + self.set.interval_ms;
             self.trial = None;
@@ -438,8 +391,8 @@ mod tests {
     use crate::testing::Plant;
     use surefoot_server::{CpuSet, Kind};
 
-    fn parties(p: &Platform) -> Parties {
-        Parties::new(p, PartiesSettings::default())
+    fn parties(p: &Platform) -> PartiesBe {
+        PartiesBe::new(p, PartiesBeSettings::default())
     }
 
     /// At the start cores and ways are partitioned equally, BE jobs as one holder among them.
@@ -500,7 +453,7 @@ mod tests {
         let p = Platform::regular("t", 12, 1, 9, 2.0);
         let mut plant = Plant::new(&p).lc("a", 1.0, 10.0);
         let mut policy = parties(&p);
-        let step = |plant: &mut Plant, policy: &mut Parties| {
+        let step = |plant: &mut Plant, policy: &mut PartiesBe| {
             plant.tick();
             let plan = policy.step(plant.t_ms, &plant.observe());
             plant.apply(&plan);
@@ -531,12 +484,12 @@ mod tests {
         assert!(plant.all_met());
     }
 
-    /// The rival of the papers stops once all targets are met, and goes on when one is missed.
+    /// The rule that stops does so once all targets are met, and goes on when one is missed.
     #[test]
     fn the_one_that_stops_gives_nothing_back() {
         let p = Platform::regular("t", 12, 1, 0, 0.0);
         let mut plant = Plant::new(&p).lc("a", 1.0, 10.0).be("x");
-        let mut policy = Parties::new(&p, PartiesSettings::that_stops());
+        let mut policy = PartiesBe::new(&p, PartiesBeSettings::that_stops());
         plant.run(&mut policy, 30);
         assert_eq!((plant.cores("a"), plant.cores("x")), (6.0, 6.0));
         plant.tenant("a").demand = 5.5;
