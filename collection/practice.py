@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def run(given: Options, said: Callable[[str], None]) -> dict[str, Any]:
     numbers = range(wanted.first, wanted.last + 1)
     platforms = servers.facts([given.worlds])
     rounds: list[dict[str, Any]] = []
-    told: list[practice.Experience] = []
+    known = practice.Known(given.seed)
     models = given.models
     for k in range(1, p.worlds.rounds + 1):
         at = given.out / f"round-{k}"
@@ -98,17 +98,21 @@ def run(given: Options, said: Callable[[str], None]) -> dict[str, Any]:
         for name, those in parts.items():
             if those and not (at / _DONE).is_file():
                 _act(wanted.range, those, at, name, [] if name == "own" else ["--harm", "uniform-c"])
+        before, rewards = known.seen, 0.0
         for one, platform in zip(built, platforms, strict=True):
             own = worlds_bundle.moved(c, worlds_bundle.limits_of(platform)).inputs
-            told.append(_told(at / "experience", one, own, c))
-        known = practice.joined(told)
+            for told in _told(at / "experience", one, own, c):
+                known.add(told)
+                rewards += float(told.reward.sum(dtype=np.float64))
         if not (at / _DONE).is_file():
-            c = practice.learn(c, known, p.train.c, given.seed + k, at)
+            c = practice.learn(c, known.all(), p.train.c, given.seed + k, at)
             practice.save(c, given.models / "c", at / "c")
             write_bytes(at / _DONE, b"")
         else:
             c = fitted.load(at / "c")
-        rounds.append(_line(k, at, known, told[-len(built) :], parts))
+        new = known.seen - before
+        line = {"round": k, "transitions": new, "known": known.seen, "held": len(known), "reward_mean": rewards / max(new, 1)}
+        rounds.append(line | _figures(at, parts))
         said(f"round {k} of {p.worlds.rounds}: {_words(rounds[-1])}")
         models = _with(given.models, at / "c", at / "models")
     found = {"policy": POLICY, "worlds": given.worlds, "rounds": rounds}
@@ -146,21 +150,19 @@ def _act(which: str, numbers: Sequence[int], at: Path, name: str, more: Sequence
     tools.run(tools.SUREFOOTD, args)
 
 
-def _told(folder: Path, one: dict[str, Any], own: Sequence[Any], c: fitted.Fitted) -> practice.Experience:
-    """What the runs of one world experienced."""
+def _told(folder: Path, one: dict[str, Any], own: Sequence[Any], c: fitted.Fitted) -> Iterator[practice.Experience]:
+    """What the runs of one world experienced, one at a time."""
     world = str(one["platform"]).removesuffix("-p")
     files = sorted(folder.glob(f"{world}-[0-9]*--{POLICY}--*.safetensors"))
     if not files:
         raise InputError(f"{folder}: has no experience of {world}; remove the folder above it, and its round is run again")
-    parts = [practice.moved(practice.read(f, own, one["manifest_sha256"]), own, c.inputs) for f in files]
-    return practice.joined(parts)
+    for file in files:
+        yield practice.moved(practice.read(file, own, one["manifest_sha256"]), own, c.inputs)
 
 
-def _line(
-    k: int, at: Path, known: practice.Experience, new: Sequence[practice.Experience], parts: dict[str, list[int]]
-) -> dict[str, Any]:
-    line: dict[str, Any] = {"round": k, "transitions": int(sum(map(len, new))), "known": len(known)}
-    line["reward_mean"] = float(np.concatenate([e.reward for e in new]).mean())
+def _figures(at: Path, parts: dict[str, list[int]]) -> dict[str, Any]:
+    """Violation of a round's runs, and the losses of its training."""
+    line: dict[str, Any] = {}
     for name, those in parts.items():
         if those:
             rows = list(csv.DictReader(io.StringIO(read_text(at / name / "rows.csv", SUMMARY_BYTES))))

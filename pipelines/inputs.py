@@ -29,6 +29,8 @@ SUMMARY_BYTES = 64 << 20
 """What a program wrote as one value: manifests, results."""
 LINE_BYTES = 4 << 20
 """One line of what a program writes line by line."""
+EXPERIENCE_BYTES = 64 << 20
+"""What a run experienced; the node writes no larger one (scheduler/learn/src/experience.rs)."""
 JOURNAL_BYTES = 16 << 30
 """A journal, which is never in memory as a whole: a line for each case."""
 YAML_BYTES = 256 << 10

@@ -289,6 +289,7 @@ class Worlds(_Section):
 
     seed: int = 1
     rows: int = Field(default=12_000, ge=1, description="samples of each world")
+    most_rows: int = Field(default=2_400_000, ge=1, description="samples of all worlds together: of many worlds each has fewer")
     asked_rows: int = Field(default=1500, ge=1, description="samples of each world that is asked about")
     validate_share: float = Field(
         default=0.2, gt=0, lt=1, description="share of the worlds that the epoch is chosen on and intervals are calibrated on"

@@ -10,7 +10,7 @@ The paper trains C on line on one server. Here many virtual servers run side by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from pipelines.errors import BadInput
 from pipelines.fits import fit, fit_ddpg, fitted, holdout
 from pipelines.fits.fitted import Fitted
 from pipelines.fits.tensors import Batches
-from pipelines.inputs import Unreadable, parse_json
+from pipelines.inputs import EXPERIENCE_BYTES, Unreadable, parse_json
 
 F32 = NDArray[np.float32]
 
@@ -34,6 +34,8 @@ FORMAT, VERSION, KIND = "surefoot-experience", 1, "ddpg"
 _REMEDY = "write it again with `surefootd eval --experience`"
 _HELD = 10
 """One in so many transitions is held out."""
+MOST_KNOWN = 2_000_000
+"""Transitions that are held: 200 MB. Of four rounds on forty worlds there are 30,000 but for those of leaving alone."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def read(path: Path, inputs: Sequence[Bound], bundle: str) -> Experience:
         BadInput: the file is damaged, or of another bundle or model.
     """
     try:
+        if (size := path.stat().st_size) > EXPERIENCE_BYTES:
+            raise Unreadable(f"{size} bytes, and the node writes {EXPERIENCE_BYTES} at most")
         with safe_open(path, "numpy") as file:
             about = parse_json((file.metadata() or {}).get("about", "{}"))
             parts = [
@@ -74,9 +78,9 @@ def read(path: Path, inputs: Sequence[Bound], bundle: str) -> Experience:
     except (OSError, SafetensorError, Unreadable, ValueError) as error:
         raise BadInput(f"{path}: is no experience ({error}); {_REMEDY}") from None
     wanted = {"format": FORMAT, "version": VERSION, "kind": KIND, "bundle": bundle, "inputs": [b.name for b in inputs]}
-    for field, value in wanted.items():
-        if not isinstance(about, dict) or about.get(field) != value:
-            raise BadInput(f"{path}: field about.{field}: is not {value!r}: it is of other models; {_REMEDY}")
+    for name, value in wanted.items():
+        if not isinstance(about, dict) or about.get(name) != value:
+            raise BadInput(f"{path}: field about.{name}: is not {value!r}: it is of other models; {_REMEDY}")
     found = Experience(*(np.asarray(part, dtype=np.float32) for part in parts))
     n = len(found)
     shapes = [(n, len(inputs)), (n, len(ACTIONS)), (n,), (n, len(inputs))]
@@ -100,12 +104,55 @@ def joined(parts: Sequence[Experience]) -> Experience:
     return Experience(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("before", "action", "reward", "after")))
 
 
+def only(e: Experience, kept: NDArray[np.int64]) -> Experience:
+    """Some of the transitions."""
+    return Experience(e.before[kept], e.action[kept], e.reward[kept], e.after[kept])
+
+
 def balanced(e: Experience, rng: np.random.Generator) -> Experience:
     """With at most as many transitions of leaving alone as of all actions: of a run's, 96 in 100 are "idle"."""
     is_idle = e.action[:, ACTIONS.index("idle")] > 0.5
     idle = holdout.thin(np.flatnonzero(is_idle), int((~is_idle).sum()), rng)
-    kept = np.sort(np.concatenate([np.flatnonzero(~is_idle), idle]))
-    return Experience(e.before[kept], e.action[kept], e.reward[kept], e.after[kept])
+    return only(e, np.sort(np.concatenate([np.flatnonzero(~is_idle), idle])))
+
+
+@dataclass
+class Known:
+    """What was experienced so far: balanced as it comes, and no more than `most` of it at any time.
+
+    Beyond that every transition has the same chance to be among those that are held.
+
+    Attributes:
+        seen: transitions that were given.
+    """
+
+    seed: int
+    most: int = MOST_KNOWN
+    seen: int = 0
+    _parts: int = 0
+    _held: Experience | None = None
+    _keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def add(self, e: Experience) -> None:
+        rng = np.random.default_rng((self.seed, 12, self._parts))
+        self._parts += 1
+        self.seen += len(e)
+        e = balanced(e, rng)
+        keys = np.concatenate([self._keys, rng.random(len(e))])
+        whole = e if self._held is None else joined([self._held, e])
+        if len(whole) > self.most:
+            # the least of random keys: a sample without replacement, however many parts it came in
+            kept = np.sort(np.argpartition(keys, self.most)[: self.most])
+            whole, keys = only(whole, kept), keys[kept]
+        self._held, self._keys = whole, keys
+
+    def __len__(self) -> int:
+        return 0 if self._held is None else len(self._held)
+
+    def all(self) -> Experience:
+        if self._held is None:
+            raise BadInput(f"no world has experience; {_REMEDY}")
+        return self._held
 
 
 def learn(c: Fitted, known: Experience, p: params.ModelC, seed: int, out: Path) -> Fitted:
@@ -113,11 +160,10 @@ def learn(c: Fitted, known: Experience, p: params.ModelC, seed: int, out: Path) 
 
     Args:
         c: the model to go on from; its hyperparameters stay, but for what `p` says.
-        known: within the bounds of its inputs.
+        known: within the bounds of its inputs, and balanced.
     Raises:
         BadInput: there is less experience than a batch.
     """
-    known = balanced(known, np.random.default_rng((seed, 12)))
     if len(known) < 2 * p.batch:
         raise BadInput(f"{len(known)} transitions, and a step takes {p.batch}; give more worlds, or lower train.c.batch")
     args = DdpgArgs(p.gamma, p.tau, p.lr_actor, p.lr_critic, p.critic_l2, p.actor_entropy, p.batch)

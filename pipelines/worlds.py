@@ -25,7 +25,7 @@ apart (`_valid`, `_over`): how much it would need, its counters cannot say.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,20 @@ from models import features, intervals, model_a, model_b
 from models.features import PlatformLimits
 from pipelines import inputs, label, params, rows
 from pipelines.errors import BadInput
-from pipelines.fits import calibrate, comparators, doubt, fit_ddpg, fit_oaa, fit_qos, fitted, holdout, rowfile, strange, tensors
+from pipelines.fits import (
+    calibrate,
+    comparators,
+    doubt,
+    fit_ddpg,
+    fit_oaa,
+    fit_qos,
+    fitted,
+    holdout,
+    mapped,
+    rowfile,
+    strange,
+    tensors,
+)
 from pipelines.fits.cliff import cliff_distance
 from pipelines.fits.comparators import Asked, Material
 from pipelines.fits.doubt import Told
@@ -76,6 +89,19 @@ MIXTURE = "worlds"
 STRANGENESS_ROWS = 200_000
 """Rows that the strangeness score is made of; more tell nothing new of 25 means and their covariance."""
 LEARNERS = ("nearest", "lightgbm")
+_AS_THEY_ARE = (
+    "p99_ms",
+    "achieved_rps",
+    "cell_cores",
+    "cell_ways",
+    "cell_mba",
+    "cell_qos",
+    "plane_target_ms",
+    "plane_platform",
+)
+"""Arrays of a table that say the same in a mixture."""
+C_WORLDS = 120
+"""Worlds that Model-C's moves are of: 200,000 moves are few beside the cells of so many."""
 _RESULTS = ("worlds.json", "worlds.csv", HEADLINE)
 _HEADLINE = ("a_cores_mae", "a_ways_mae", "b_error_pct", "b_false_met")
 
@@ -148,46 +174,52 @@ def check_models(folder: Path, held: Mapping[str, fitted.Summary]) -> None:
         raise BadInput(f"{folder / 'worlds.json'}: is missing: the training did not come to its end; {_LEARN}")
 
 
-def mixture(tables: Sequence[Table]) -> Table:
-    """All of them as one table of the platform PERCENT.
+def mixture(tables: Iterable[Table], folder: Path | None = None) -> Table:
+    """All of them as one table of the platform PERCENT; no more than one of them is held.
 
+    Args:
+        folder: where its arrays lie, in files without a name; None: in memory.
     Raises:
         BadInput: they do not have the same features.
     """
-    first = tables[0].about
+    first: Table | None = None
+    arrays = mapped.Arrays(folder)
+    labels: list[pl.DataFrame] = []
+    digests: list[str] = []
+    rows, cells, planes = 0, 0, 0
     for t in tables:
-        if (t.feature_set, sorted(t.columns)) != (first.feature_set, sorted(tables[0].columns)):
-            raise BadInput(f"{t.about.campaign}: has other features than {first.campaign}; mix data sets of one kind")
-        fitted.same_plant(t.about.campaign, t.about.made_by.get(PLANT), first.made_by.get(PLANT))
-    cells = np.cumsum([0, *(len(t.cell_cores) for t in tables)])
-    planes = np.cumsum([0, *(t.plane_labels.height for t in tables)])
-
-    def joined(parts: Iterable[NDArray[Any]]) -> Any:
-        return np.concatenate(list(parts))
-
-    about = first.model_copy(
-        update={
-            "campaign": MIXTURE,
-            "platform": PERCENT,
-            "rows": sum(t.rows for t in tables),
-            "data_sha256": rowfile.digest_of([t.about.data_sha256 for t in tables]),
-        }
+        first = first or t
+        if (t.feature_set, sorted(t.columns)) != (first.feature_set, sorted(first.columns)):
+            raise BadInput(f"{t.about.campaign}: has other features than {first.about.campaign}; mix data sets of one kind")
+        fitted.same_plant(t.about.campaign, t.about.made_by.get(PLANT), first.about.made_by.get(PLANT))
+        for name, values in t.columns.items():
+            arrays.add(f"x_{name}", values)
+        arrays.add("cell", t.cell + cells)
+        arrays.add("plane", t.plane + planes)
+        arrays.add("cell_plane", t.cell_plane + planes)
+        for name in _AS_THEY_ARE:
+            arrays.add(name, getattr(t, name))
+        if folder is not None:  # they would be made of all cells at once else
+            arrays.add("known", (t.known_cells + cells).astype(np.int32))
+            arrays.add("steps", np.where(t.steps >= 0, t.steps + cells, -1).astype(np.int32))
+        labels.append(_in_percent(t))
+        digests.append(t.about.data_sha256)
+        rows, cells, planes = rows + t.rows, cells + len(t.cell_cores), planes + t.plane_labels.height
+    if first is None:
+        raise BadInput(f"no world is given; {_COLLECT}")
+    about = first.about.model_copy(
+        update={"campaign": MIXTURE, "platform": PERCENT, "rows": rows, "data_sha256": rowfile.digest_of(digests)}
     )
     return Table(
-        columns={name: joined(t.columns[name] for t in tables) for name in tables[0].columns},
-        p99_ms=joined(t.p99_ms for t in tables),
-        achieved_rps=joined(t.achieved_rps for t in tables),
-        cell=joined(t.cell + n for t, n in zip(tables, cells, strict=False)),
-        plane=joined(t.plane + n for t, n in zip(tables, planes, strict=False)),
-        cell_cores=joined(t.cell_cores for t in tables),
-        cell_ways=joined(t.cell_ways for t in tables),
-        cell_mba=joined(t.cell_mba for t in tables),
-        cell_qos=joined(t.cell_qos for t in tables),
-        cell_plane=joined(t.cell_plane + n for t, n in zip(tables, planes, strict=False)),
-        plane_labels=pl.concat([_in_percent(t) for t in tables], how="vertical_relaxed"),
-        plane_target_ms=joined(t.plane_target_ms for t in tables),
-        plane_platform=joined(t.plane_platform for t in tables),
+        columns={name: arrays.whole(f"x_{name}") for name in first.columns},
+        cell=arrays.whole("cell"),
+        plane=arrays.whole("plane"),
+        cell_plane=arrays.whole("cell_plane"),
+        plane_labels=pl.concat(labels, how="vertical_relaxed"),
         about=about,
+        ready=None if folder is None else (arrays.whole("known"), arrays.whole("steps")),
+        release=arrays.release,
+        **{name: arrays.whole(name) for name in _AS_THEY_ARE},
     )
 
 
@@ -216,6 +248,16 @@ def fit(table: Table, validate: NDArray[np.bool_], p: params.Worlds, seed: int, 
         b = calibrated_b(b, table, every[apart], p.interval, seed)
         a = replace(a, weights=a.weights | strangeness_of(a, table, every[~apart], every[apart], p.usual_share, seed))
     return {"a": a, "b": b}
+
+
+def fit_c(train: Sequence[Path], last: NDArray[np.bool_], b: Fitted, p: params.Params, each: int, seed: int, out: Path) -> Fitted:
+    """Model-C of moves between neighbouring cells of at most C_WORLDS of the worlds; `last` says which are validated on."""
+    chosen = np.unique(np.linspace(0, len(train) - 1, min(C_WORLDS, len(train))).round().astype(np.int64))
+    parts = [prepared(train[k], p, each) for k in chosen]
+    table = mixture(parts)
+    is_last = np.repeat(last[chosen], [t.plane_labels.height for t in parts])[table.plane]
+    every = np.arange(table.rows)
+    return fit_ddpg.fit_model(table, b, p.train.c, seed, out, rows=(every[~is_last], every[is_last]))
 
 
 def services_of(table: Table, rows: I64) -> I64:
@@ -355,13 +397,21 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
     make_folder(out)
     if twice := {f.resolve() for f in train} & {f.resolve() for f in ask}:
         raise BadInput(f"--ask {min(twice)}: is in --train, too; ask about worlds that were not taught")
-    taught = [_told(prepared(folder, p, s.rows), "read", k, len(train)) for k, folder in enumerate(train)]
-    table = mixture(taught)
-    validating = max(1, round(s.validate_share * len(taught)))
-    if validating >= len(taught):
-        raise BadInput(f"--train: {len(taught)} worlds; give two or more, since some of them are validated on")
-    is_last = np.concatenate([np.full(t.plane_labels.height, k >= len(taught) - validating) for k, t in enumerate(taught)])
-    del taught  # the mixture has its rows
+    validating = max(1, round(s.validate_share * len(train)))
+    if validating >= len(train):
+        raise BadInput(f"--train: {len(train)} worlds; give two or more, since some of them are validated on")
+    each = max(1, min(s.rows, s.most_rows // len(train)))
+    sizes: list[int] = []  # planes of each world
+
+    def taught() -> Iterator[Table]:
+        for k, folder in enumerate(train):
+            t = prepared(folder, p, each)
+            sizes.append(t.plane_labels.height)
+            yield _told(t, "read", k, len(train))
+
+    table = mixture(taught(), out)
+    last = np.arange(len(train)) >= len(train) - validating
+    is_last = np.repeat(last, sizes)
     asked = [asked_of(prepared(folder, p, s.rows), p, s.seed) for folder in ask]
     for a in asked:
         fitted.same_plant(a.table.about.campaign, a.table.about.made_by.get(PLANT), table.about.made_by.get(PLANT))
@@ -378,8 +428,7 @@ def run(train: Sequence[Path], ask: Sequence[Path], out: Path, p: params.Params,
         if seed == seeds[0]:
             for letter, model in models.items():
                 fitted.save(out / letter, model, _about(letter, table))
-            c_rows = (every[~is_last[table.plane]], every[is_last[table.plane]])
-            c = fit_ddpg.fit_model(table, models["b"], p.train.c, seed, out, rows=c_rows)
+            c = fit_c(train, last, models["b"], p, each, seed, out)
             fitted.save(out / "c", c, _about("c", table))
         names = [o.name for o in models["a"].outputs if not intervals.is_end(o.name)]
         said = [answered_by(models, a) for a in asked]

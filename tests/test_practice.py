@@ -27,6 +27,7 @@ from pipelines import worlds as mixtures
 from pipelines.artefact import worlds_bundle
 from pipelines.errors import BadInput
 from pipelines.fits import fit_oaa, fitted, holdout
+from pipelines.inputs import EXPERIENCE_BYTES
 
 SHORT = {"inputs": "relative", "epochs": 1, "min_steps": 60, "batch": 256, "dropout": 0.0}
 C = {"transitions": 2000, "updates": 60, "batch": 32}
@@ -129,6 +130,35 @@ def test_states_mean_the_same_in_other_bounds() -> None:
     e = practice.Experience(states, np.eye(7, dtype=np.float32)[:3], np.zeros(3, np.float32), states[::-1].copy())
     np.testing.assert_allclose(practice.moved(e, own, to).before[:, 0], [2 / 14, 6 / 14, 0.0], rtol=1e-6)
     np.testing.assert_allclose(practice.moved(e, own, to).after[:, 0], [0.0, 6 / 14, 2 / 14], rtol=1e-6)
+
+
+def test_a_file_that_no_node_writes_is_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.safetensors"
+    with large.open("wb") as file:
+        file.truncate(EXPERIENCE_BYTES + 1)  # takes no room
+    with pytest.raises(BadInput, match="67108865 bytes, and the node writes 67108864 at most"):
+        practice.read(large, [Bound("ipc", 0.0, 1.0)], "b")
+
+
+def test_what_is_held_of_experience_has_a_bound() -> None:
+    """However much there was; each transition has the same chance, and a seed gives the same ones."""
+
+    def held(seed: int) -> np.ndarray[Any, Any]:
+        known = practice.Known(seed, most=600)
+        for part in range(30):
+            x = np.full(100, part, dtype=np.float32)
+            action = np.eye(len(ACTIONS), dtype=np.float32)[np.arange(100) % 2]
+            known.add(practice.Experience(x[:, None], action, x, x[:, None]))
+            assert len(known) <= 600
+        assert known.seen == 3000
+        return known.all().reward
+
+    assert len(held(1)) == 600
+    np.testing.assert_array_equal(held(1), held(1))
+    assert not np.array_equal(held(1), held(2))
+    assert 11.0 < held(1).mean() < 18.0  # 14.5, and 0.35 of scatter
+    with pytest.raises(BadInput, match="no world has experience"):
+        practice.Known(1).all()
 
 
 def test_idleness_does_not_drown_what_was_done() -> None:

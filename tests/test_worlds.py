@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from models import features, intervals, model_a, model_b, osml_a, relative
 from pipelines import begin, params, worlds, worlds_transfer
 from pipelines.artefact import bundle, worlds_bundle
 from pipelines.errors import BadInput
-from pipelines.fits import comparators, fit_oaa, fitted, holdout, strange, tensors
+from pipelines.fits import comparators, fit, fit_oaa, fitted, holdout, mapped, strange, tensors
 from pipelines.fits.cliff import cliff_distance
 
 SHORT = {"inputs": "relative", "epochs": 2, "min_steps": 200, "batch": 256, "dropout": 0.0}
@@ -124,6 +126,44 @@ def test_a_mixture_has_each_platforms_own_size(tables: list[tensors.Table]) -> N
     share = np.array([100 / (platform.cores if "cores" in n else platform.ways) for n in names])
     np.testing.assert_allclose(whole.labels(names)[whole.plane[there]], tables[2].labels(names)[tables[2].plane[own]] * share)
     assert not np.isfinite(whole.labels(["oaa_mbl_mbps"])).any()
+
+
+def test_a_mixture_in_files_is_the_same(tables: list[tensors.Table], tmp_path: Path) -> None:
+    """Values, questions and what they are about, to the last bit; and nothing is left in the folder."""
+    held, filed = worlds.mixture(tables), worlds.mixture(iter(tables), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    rows = np.arange(held.rows)
+    for near_share in (0.0, 0.5):
+        asked = [holdout.questions(t, rows, 2.0, 5, near_share) for t in (held, filed)]
+        for name in ("rows", "cells", "qos"):
+            np.testing.assert_array_equal(getattr(asked[0], name), getattr(asked[1], name))
+    np.testing.assert_array_equal(held.steps, filed.steps)
+    for name in model_b.SPEC.relative:
+        np.testing.assert_array_equal(*(t.values(name, asked[0].rows, asked[0].cells) for t in (held, filed)))
+    assert held.about == filed.about
+
+
+def test_memory_does_not_grow_with_the_cells_of_a_mixture(tables: list[tensors.Table], tmp_path: Path) -> None:
+    """Of four times the worlds, each with as few rows, the peak is as high: labels alone grow."""
+    few = np.arange(0, tables[0].rows, 30)
+    columns = {name: values[few] for name, values in tables[0].columns.items()}
+    of_rows = {name: getattr(tables[0], name)[few] for name in ("p99_ms", "achieved_rps", "cell", "plane")}
+    one = replace(tables[0], columns=columns, **of_rows)
+    spec = [features.Bound(name, -10.0, 10.0) for name in model_b.SPEC.relative]
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        try:
+            whole = worlds.mixture((replace(one) for _ in range(count)), tmp_path)
+            asked = holdout.questions(whole, np.arange(whole.rows), 2.0, 5, 0.5)
+            fit.matrix(whole, asked.rows, spec, asked.cells)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    worlds_of = -(-2 * mapped.BLOCK // len(one.cell_cores))
+    cells = 3 * worlds_of * len(one.cell_cores)
+    assert peak(4 * worlds_of) - peak(worlds_of) < cells  # a byte a cell; there are 60 in the files
 
 
 @pytest.fixture(scope="module")

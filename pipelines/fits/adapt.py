@@ -48,7 +48,7 @@ def only(table: Table, cells: I64) -> Table:
     """The table as the measuring of these cells leaves it: the QoS of all others is unknown. Labels and rows stay."""
     qos = np.full(len(table.cell_qos), np.nan)
     qos[cells] = table.cell_qos[cells]
-    return replace(table, cell_qos=qos)
+    return replace(table, cell_qos=qos, ready=None)
 
 
 def plain(model: Fitted) -> Fitted:

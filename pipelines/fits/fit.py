@@ -29,7 +29,7 @@ from models.mlp import Mlp
 from models.spec import Spec
 from pipelines import params
 from pipelines.errors import BadInput, Interrupted, PipelineError
-from pipelines.fits import tensors
+from pipelines.fits import mapped, tensors
 from pipelines.fits.fitted import VAL_LOSS, Fitted, Stopped, some_outputs
 from pipelines.fits.strange import is_strangeness
 from pipelines.fits.tensors import Table
@@ -475,11 +475,18 @@ class Drawn:
 def matrix(table: Table, rows: I64, inputs: Sequence[Bound], cells: I64 | None = None) -> NDArray[np.float32]:
     """Scaled inputs of rows; `expected_*` are those of `cells`. Inputs that no sample has are 0 until they are filled in."""
 
-    def raw(name: str) -> F64:
+    def raw(name: str, part: slice) -> F64:
         filled_in_later = cells is None and name.startswith("expected_")
-        return np.zeros(len(rows)) if filled_in_later or not table.has(name) else table.values(name, rows, cells)
+        of = rows[part]
+        if filled_in_later or not table.has(name):
+            return np.zeros(len(of))
+        return table.values(name, of, None if cells is None else cells[part])
 
-    return features.normalise(np.column_stack([raw(b.name) for b in inputs]), inputs)
+    found = np.empty((len(rows), len(inputs)), dtype=np.float32)
+    for part in mapped.blocks(len(rows)):
+        found[part] = features.normalise(np.column_stack([raw(b.name, part) for b in inputs]), inputs)
+        table.release()
+    return found
 
 
 def finished(fitted: Fitted, course: Course, table: Table, start: float, alone: bool = False) -> Fitted:

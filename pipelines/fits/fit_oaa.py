@@ -102,7 +102,7 @@ def fit_model(
     scales = [fit.scale_of(name, labels[table.plane[train], k]) for k, name in enumerate(names)]
 
     def batches(rows: I64, shuffle: bool) -> Batches:
-        x = torch.from_numpy(features.normalise(table.matrix(inputs, rows), bounds))
+        x = torch.from_numpy(fit.matrix(table, rows, bounds))
         ends = [torch.from_numpy(features.standardise(end[table.plane[rows]], scales)) for end in (low, high)]
         batch = tensors.batch_size(p.batch, len(rows))
         passes = fit.passes_for(p, len(rows), batch) if shuffle else 1

@@ -1,4 +1,8 @@
-"""From samples, cells and labels to the arrays that the models are trained and tested on. All in memory, f32 where it counts."""
+"""From samples, cells and labels to the arrays that the models are trained and tested on.
+
+All is in memory, f32 where it counts. A mixture of many worlds lies in files (pipelines/fits/mapped.py), so what reads a table
+goes through it in blocks and gives back what it read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from models import features, relative
 from models.features import ACTIONS, PlatformLimits
 from pipelines import samples
 from pipelines.errors import BadInput
-from pipelines.fits import rowfile
+from pipelines.fits import mapped, rowfile
 from pipelines.fits.grids import Grids
 from pipelines.tables import of_stage
 
@@ -26,6 +30,10 @@ I64 = NDArray[np.int64]
 
 ALLOCATION_STEPS = ("cores_up", "cores_down", "ways_up", "ways_down")
 NEAR_STEPS = 3  # Algorithm 3 takes a few cores and ways from a neighbour, Model-C one at a time
+
+
+def nothing_to_release() -> None:
+    pass
 
 
 @dataclass
@@ -40,6 +48,8 @@ class Table:
         cell_*: per cell. `cell_qos` is target / p99, 0 where overloaded, NaN where unknown.
         plane_*: per plane. `plane_platform`: cores, ways and MB a way of its platform, shape (planes, 3).
         about: platform, feature set and data that the rows are of.
+        ready: `known_cells` and `steps`, where they were made with the table.
+        release: gives back the memory of what was read, where arrays lie in files.
     """
 
     columns: dict[str, F64]
@@ -56,6 +66,8 @@ class Table:
     plane_target_ms: F64
     plane_platform: F64
     about: rowfile.About
+    ready: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+    release: Callable[[], None] = nothing_to_release
 
     @property
     def platform(self) -> PlatformLimits:
@@ -86,13 +98,25 @@ class Table:
     @cached_property
     def known_cells(self) -> NDArray[np.int32]:
         """Cells whose QoS is known, by plane."""
+        if self.ready is not None:
+            return self.ready[0]
         known = np.flatnonzero(np.isfinite(self.cell_qos))
         return known[np.argsort(self.cell_plane[known], kind="stable")].astype(np.int32)
 
     @cached_property
+    def known_count(self) -> I64:
+        """How many cells of each plane those are."""
+        planes = self.plane_labels.height
+        count = np.zeros(planes, dtype=np.int64)
+        for part in mapped.blocks(len(self.known_cells)):
+            count += np.bincount(self.cell_plane[self.known_cells[part]], minlength=planes)
+            self.release()
+        return count
+
+    @cached_property
     def steps(self) -> NDArray[np.int32]:
         """shape (cells, 4): the cell that each step of an allocation leads to, -1 where it was not measured."""
-        return neighbour_cells(self, ALLOCATION_STEPS)
+        return neighbour_cells(self, ALLOCATION_STEPS) if self.ready is None else self.ready[1]
 
     @cached_property
     def alone(self) -> NDArray[np.bool_]:
@@ -257,9 +281,8 @@ class QosQuestions:
     """
 
     def __init__(self, table: Table, rows: I64, cap: float, near_share: float = 0.0) -> None:
-        planes = table.plane_labels.height
         self._cells = table.known_cells
-        self._count = np.bincount(table.cell_plane[self._cells], minlength=planes)
+        self._count = table.known_count
         self._start = np.concatenate([[0], np.cumsum(self._count)[:-1]])
         self.rows = rows[self._count[table.plane[rows]] > 0]
         self._plane = table.plane[self.rows]
@@ -270,17 +293,29 @@ class QosQuestions:
 
     def draw(self, rng: np.random.Generator) -> tuple[I64, F64]:
         """Cells asked about, and the QoS there, capped: one for each of `rows`."""
-        pick = self._start[self._plane] + (rng.random(len(self.rows)) * self._count[self._plane]).astype(np.int64)
-        cells = self._cells[pick].astype(np.int64)
+        count = len(self.rows)
+        even = rng.random(count)
+        wanted, steps, chance = np.zeros(count, dtype=np.int64), np.zeros((0, count), dtype=np.int8), np.zeros(count)
         if self._leads is not None:
-            near = self.table.cell[self.rows]
-            wanted = rng.integers(1, NEAR_STEPS + 1, len(near))
-            for step in range(NEAR_STEPS):
-                to = self._leads[near, rng.integers(0, self._leads.shape[1], len(near))]
-                near = np.where((to >= 0) & (step < wanted), to, near)
-            usable = (rng.random(len(near)) < self._near_share) & np.isfinite(self.table.cell_qos[near])
-            cells = np.where(usable, near, cells)
-        return cells, np.minimum(self.table.cell_qos[cells], self._cap)
+            wanted = rng.integers(1, NEAR_STEPS + 1, count)
+            ways = self._leads.shape[1]
+            steps = np.stack([rng.integers(0, ways, count).astype(np.int8) for _ in range(NEAR_STEPS)])
+            chance = rng.random(count)
+        cells, qos = np.empty(count, dtype=np.int64), np.empty(count)
+        for part in mapped.blocks(count):
+            plane = self._plane[part]
+            pick = self._start[plane] + (even[part] * self._count[plane]).astype(np.int64)
+            found = self._cells[pick].astype(np.int64)
+            if self._leads is not None:
+                near = self.table.cell[self.rows[part]]
+                for step in range(NEAR_STEPS):
+                    to = self._leads[near, steps[step, part]]
+                    near = np.where((to >= 0) & (step < wanted[part]), to, near)
+                usable = (chance[part] < self._near_share) & np.isfinite(self.table.cell_qos[near])
+                found = np.where(usable, near, found)
+            cells[part], qos[part] = found, np.minimum(self.table.cell_qos[found], self._cap)
+            self.table.release()
+        return cells, qos
 
 
 def neighbour_cells(table: Table, actions: Sequence[str] = ACTIONS) -> NDArray[np.int32]:
