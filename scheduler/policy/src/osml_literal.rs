@@ -127,7 +127,7 @@ impl OsmlLiteral {
             let least = self.books.least();
             let lack = least.minus(self.books.free());
             if !lack.is_zero() {
-                self.from_neighbours(now_ms, id, lack, seen, plan);
+                self.ask_neighbours(now_ms, id, lack, seen, plan);
             }
             let (left, free) = ((arrived.len() - i) as u32, self.books.free());
             let part = Amount::new(free.cores / left, free.ways / left).at_least(least);
@@ -168,7 +168,7 @@ impl OsmlLiteral {
             let mut because = self.because(s, oaa, HoldsIf::Qos { at_least: 1.0 });
             because.say("Model-A", "cores of the OAA", area.oaa_cores, "cores");
             because.say("Model-A", "ways of the OAA", area.oaa_ways.unwrap_or(0.0), "ways");
-            let fits = lack.is_zero() || self.from_neighbours(now_ms, &s.id, lack, seen, plan);
+            let fits = lack.is_zero() || self.ask_neighbours(now_ms, &s.id, lack, seen, plan);
             let held = self.books.usable(&s.id);
             // What is shared counts as held.
             let own = |all: Amount| all.minus(held.minus(self.books.slot(&s.id).map_or(held, |x| x.own)));
@@ -193,7 +193,7 @@ impl OsmlLiteral {
     }
 
     /// Algorithm 3, lines 5 to 14: what neither idle resources nor BE jobs have. False, and nothing changed, if nobody has it.
-    fn from_neighbours(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
+    fn ask_neighbours(&mut self, now_ms: u64, whom: &str, lack: Amount, seen: &Observation, plan: &mut Plan) -> bool {
         let donors: Vec<Donor> = seen.lc().filter(|s| s.id != whom).map(|s| self.donor(s, lack)).filter(|d| !d.offers.is_empty()).collect();
         let Some(solution) = best_fit(&donors, lack) else { return self.share(whom, lack, seen, plan) };
         for (id, offer) in solution {
@@ -297,7 +297,7 @@ impl OsmlLiteral {
             CORES_UP | WAYS_UP => {
                 let unit = to.minus(has);
                 let lack = unit.minus(self.books.free());
-                let got = to.fits_in(self.books.total()) && (lack.is_zero() || self.from_neighbours(now_ms, &s.id, lack, seen, plan));
+                let got = to.fits_in(self.books.total()) && (lack.is_zero() || self.ask_neighbours(now_ms, &s.id, lack, seen, plan));
                 // What was shared is no unit of its own.
                 got && (self.books.grow(&s.id, unit) || self.books.usable(&s.id) != has)
             }

@@ -305,7 +305,7 @@ impl Parties {
     }
 
     /// One unit from whoever has most slack; who gave.
-    fn from_another(&mut self, id: &str, resource: Resource, all: &[Slack]) -> Option<ServiceId> {
+    fn another_with(&mut self, id: &str, resource: Resource, all: &[Slack]) -> Option<ServiceId> {
         let gives = |s: &&Slack| s.id != *id && resource.unit().fits_in(self.books.spare(&s.id));
         let giver = all.iter().filter(gives).max_by(|a, b| a.now.total_cmp(&b.now))?.id.clone();
         if !self.books.shrink(&giver, resource.unit()) {
@@ -329,7 +329,7 @@ impl Parties {
         for _ in 0..1 + usize::from(self.has_ways()) {
             let Some(Wheel::More(resource)) = self.memory.get(id).map(|m| m.wheel) else { return };
             let idle = self.books.grow(id, resource.unit());
-            let giver = if idle { None } else { self.from_another(id, resource, all) };
+            let giver = if idle { None } else { self.another_with(id, resource, all) };
             let got = idle || giver.is_some() && self.books.grow(id, resource.unit());
             if !got {
                 if let Some(back) = giver {
