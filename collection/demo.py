@@ -43,10 +43,10 @@ from .steps import STEPS, Story, holds_story, key_of, stage_code
 
 VIRTUAL = "demo-virtual"
 LOCAL = "demo-local"
-POLICIES = ("unmanaged", "parties", "osml-plus", "surefoot")
+POLICIES = ("unmanaged", "parties-be", "osml-plus", "surefoot")
 LOOP_POLICIES = ("unmanaged", "osml-plus")
 # where this machine's data taught no models
-LOOP_WITHOUT_MODELS = ("unmanaged", "parties")
+LOOP_WITHOUT_MODELS = ("unmanaged", "parties-be")
 # parts that can be asked for again: their names, and those of their steps
 PARTS = {"virtual": VIRTUAL, "local": LOCAL, "models": "dvc", "eval": "eval", "loop": "closed-loop"}
 PLATFORM = "server-1"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from pipelines.pages.drawing import SERIES, STYLE, svg_file
 
-POLICIES = ("parties", "osml-plus", "surefoot")
+POLICIES = ("parties-be", "osml-plus", "surefoot")
 MARKERS = ("s", "^", "o")
 
 

@@ -61,6 +61,8 @@ POLICY_NOTES = {
     "unmanaged": "everybody may use everything",
     "equal-share": "cores and ways in equal shares, whatever the need",
     "parties": "one resource at a time, up or down, by trial (PARTIES, as its authors' program decides)",
+    "parties-be": "one unit every 500 ms, and cores go back to BE jobs for as long as there is slack (the rule of PARTIES, the details ours)",
+    "parties-stop": "equal shares, then one step at a time until all targets are met; then it stops (PARTIES, as OSML+ and CLITE ran it)",
     "clite": "tries whole partitions, the next one where a Gaussian process hopes for most (CLITE)",
     "heracles": "BE jobs grow while the LC services, which share the rest, have slack (Heracles)",
     "osml-plus": "Model A finds OAA and RCliff, Model B trades, Model C corrects (OSML+, Algorithms 1-3)",

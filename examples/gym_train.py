@@ -103,7 +103,7 @@ def main() -> None:
     given = parser.parse_args()
     weights = train(given.generations, given.seed)
     print(f"\n{'on the demo':<14}{'EMU':>7}{'BE':>7}{'violation s a run':>20}")
-    whose: dict[str, np.ndarray | str] = {name: name for name in ("equal-share", "parties")}
+    whose: dict[str, np.ndarray | str] = {name: name for name in ("equal-share", "parties-be")}
     for name, who in {**whose, "learnt": weights}.items():
         emu, be, late = evaluate(who, given.seeds)
         print(f"{name:<14}{emu:>7.3f}{be:>7.3f}{late:>20.1f}")

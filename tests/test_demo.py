@@ -306,7 +306,7 @@ def test_the_loop_is_closed_without_models(models: bool, story: demo.Demo, monke
     (story.root / "bundles" / demo.LOCAL).mkdir(parents=True)
     found = story._closed_loop({"answers": True, "images": []}, models)
     assert [r["policy"] for r in found["runs"]] == [policy for policy, _ in ran]
-    assert ran == ([("unmanaged", False), ("osml-plus", True)] if models else [("unmanaged", False), ("parties", False)])
+    assert ran == ([("unmanaged", False), ("osml-plus", True)] if models else [("unmanaged", False), ("parties-be", False)])
     assert found["models"] == models
 
 

@@ -116,16 +116,16 @@ def cut(path: Path) -> None:
 
 @pytest.fixture
 def lc3(tmp_path: Path) -> Path:
-    """Two workloads, two seeds. osml-plus: 2 and 4 s, then 6 and failed; parties: 10, 20, then 30, 40."""
+    """Two workloads, two seeds. osml-plus: 2 and 4 s, then 6 and failed; parties-stop: 10, 20, then 30, 40."""
     rows = [
         row("lc3-01", "osml-plus", 1, 2.0),
         row("lc3-01", "osml-plus", 2, 4.0),
         row("lc3-02", "osml-plus", 1, 6.0),
         row("lc3-02", "osml-plus", 2, None, emu=1.0),
-        row("lc3-01", "parties", 1, 10.0),
-        row("lc3-01", "parties", 2, 20.0),
-        row("lc3-02", "parties", 1, 30.0),
-        row("lc3-02", "parties", 2, 40.0, qos_violation_s=10.0),
+        row("lc3-01", "parties-stop", 1, 10.0),
+        row("lc3-01", "parties-stop", 2, 20.0),
+        row("lc3-02", "parties-stop", 1, 30.0),
+        row("lc3-02", "parties-stop", 2, 40.0, qos_violation_s=10.0),
     ]
     return write(tmp_path / "out" / "lc3", rows)
 
@@ -139,7 +139,7 @@ def test_means_are_over_workloads_of_means_over_seeds(lc3: Path) -> None:
     (of,) = facts_of(lc3)["sets"]
     mine, its = of["policies"][1], of["policies"][0]
     assert (of["workloads"], of["seeds"], of["lc"], of["be"], of["drawn"]) == (2, 2, [3], False, True)
-    assert (mine["policy"], its["policy"]) == ("osml-plus", "parties")
+    assert (mine["policy"], its["policy"]) == ("osml-plus", "parties-stop")
     assert mine["convergence_s"]["value"] == pytest.approx(4.5)
     assert mine["convergence_or_limit_s"]["value"] == pytest.approx(48.0)
     assert (mine["runs"], mine["converged_runs"], mine["failed_with_any_seed"]) == (4, 3, 1)
@@ -157,7 +157,9 @@ def test_the_worst_slowdown_and_refused_plans_are_shown(tmp_path: Path) -> None:
 
     def shown(refused: int, *without: str) -> tuple[list[str], Sequence[Any], dict[str, Any]]:
         slowdowns = (2.0, 3.0, 40.0)
-        rows = [row(f"lc3-{k:02}", "parties", 1, 1.0, worst_slowdown=s, refused_plans=refused) for k, s in enumerate(slowdowns)]
+        rows = [
+            row(f"lc3-{k:02}", "parties-stop", 1, 1.0, worst_slowdown=s, refused_plans=refused) for k, s in enumerate(slowdowns)
+        ]
         facts = facts_of(write(tmp_path / "lc3", rows, *without))
         table = eval_page._sets(facts).blocks[3]
         assert isinstance(table, page.Table)
@@ -176,12 +178,12 @@ def test_the_worst_slowdown_and_refused_plans_are_shown(tmp_path: Path) -> None:
 
 
 def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
-    """Both converge in three runs: parties 15 and 30, osml-plus 3 and 6. Ratio of means 22.5 / 4.5; it is 5 in every resample."""
+    """Both converge in three runs: parties-stop 15 and 30, osml-plus 3 and 6. Ratio of means 22.5 / 4.5; it is 5 in every resample."""
     (of,) = facts_of(lc3)["sets"]
     (ratio,) = of["ratios"]
-    assert (ratio["policy"], ratio["baseline"]) == ("osml-plus", "parties")
+    assert (ratio["policy"], ratio["baseline"]) == ("osml-plus", "parties-stop")
     assert ratio["speed_up"] == {"value": 5.0, "low": 5.0, "high": 5.0, "units": 2}
-    # failures as 180 s: parties 15 and 35, osml-plus 3 and 93
+    # failures as 180 s: parties-stop 15 and 35, osml-plus 3 and 93
     assert ratio["speed_up_or_limit"]["value"] == pytest.approx(25 / 48)
     # violations: 2 and 2 against 2 and 6
     assert ratio["violation_ratio"]["value"] == pytest.approx(2 / 4)
@@ -190,7 +192,7 @@ def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
 
 def test_the_lowest_violation_is_that_of_all_others(tmp_path: Path) -> None:
     """osml-plus 6 s, surefoot 3 s, the lowest of the others is clite's 4 s: 1.5 is missed, 0.75 is met; without OSML neither."""
-    violations = {"unmanaged": 90.0, "parties": 8.0, "clite": 4.0, "osml": 5.0, "osml-plus": 6.0, "surefoot": 3.0}
+    violations = {"unmanaged": 90.0, "parties-stop": 8.0, "clite": 4.0, "osml": 5.0, "osml-plus": 6.0, "surefoot": 3.0}
 
     def aims(*without: str) -> dict[str, dict[str, Any]]:
         some = {p: v for p, v in violations.items() if p not in without}
@@ -206,7 +208,7 @@ def test_the_lowest_violation_is_that_of_all_others(tmp_path: Path) -> None:
     assert eval_page._cells(found["osml-plus"])[1] == "osml-plus / clite"
     missing = aims("osml")["surefoot"]
     assert (missing["ours"], missing["verdict"]) == (None, "not measured")
-    assert missing["why"] == "no rows of osml: the lowest is found among parties, clite, osml at least"
+    assert missing["why"] == "no rows of osml: the lowest is found among parties-stop, clite, osml at least"
     violations["clite"] = 0.0
     assert (aims()["surefoot"]["verdict"], aims()["surefoot"]["lowest"]) == ("no value", None)
 
@@ -225,9 +227,9 @@ def test_steadiness_is_asked_of_every_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("workloads", "sure"), [(4, False), (5, True)])
 def test_few_workloads_make_nothing_sure(tmp_path: Path, workloads: int, sure: bool) -> None:
     """The same ratio in every workload has an interval of no width, however few they are."""
-    times = (("osml-plus", 2.0), ("parties", 10.0))
+    times = (("osml-plus", 2.0), ("parties-stop", 10.0))
     out = write(tmp_path / "lc3", [row(f"lc3-{k:02}", p, 1, k * s) for k in range(1, workloads + 1) for p, s in times])
-    wanted = ("lc3", "osml-plus", "parties", "speed_up")
+    wanted = ("lc3", "osml-plus", "parties-stop", "speed_up")
     (ours,) = [p for p in facts_of(out)["published"] if (p["set"], p["policy"], p["baseline"], p["metric"]) == wanted]
     assert (ours["ours"]["low"], ours["verdict"], ours["sure"]) == (5.0, "met", sure)
 
@@ -243,16 +245,16 @@ def test_published_figures_have_a_verdict_each(lc3: Path, clite: Path) -> None:
     rows = facts_of(lc3, clite)["published"]
     assert len(rows) == len(eval_facts.published())
     by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in rows}
-    assert by["lc3", "osml-plus", "parties", "speed_up"]["verdict"] == "met"  # 5 >= 2.6
-    assert by["lc3", "osml-plus", "parties", "speed_up"]["sure"] is False  # of two workloads
+    assert by["lc3", "osml-plus", "parties-stop", "speed_up"]["verdict"] == "met"  # 5 >= 2.6
+    assert by["lc3", "osml-plus", "parties-stop", "speed_up"]["sure"] is False  # of two workloads
     assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["verdict"] == "missed"  # 68.75 < 95
     assert by["lc3", "osml-plus", "", "emu_of_oracle_pct"]["ours"]["value"] == pytest.approx(68.75)
     # 4.5 s <= 5.8 s, but the interval reaches to 6
     mean = by["lc3", "osml-plus", "", "convergence_s"]
     assert (mean["verdict"], mean["sure"]) == ("met", False)
     # on the runs that both converge on: 15 and 30
-    assert by["lc3", "parties", "", "convergence_s"]["ours"]["value"] == pytest.approx(22.5)
-    assert by["lc3", "parties", "", "convergence_s"]["verdict"] == "worse than published"
+    assert by["lc3", "parties-stop", "", "convergence_s"]["ours"]["value"] == pytest.approx(22.5)
+    assert by["lc3", "parties-stop", "", "convergence_s"]["verdict"] == "worse than published"
     assert by["lc3", "clite", "", "convergence_s"]["ours"]["value"] == pytest.approx(50.0)
     assert by["lc3", "osml", "", "convergence_s"]["why"] == "no rows of osml"
     assert by["lc2-be", "osml-plus", "", "failures"]["why"] == "no rows of lc2-be on server-2"
@@ -262,12 +264,14 @@ def test_what_all_converge_on_needs_all_of_them(lc3: Path, clite: Path) -> None:
     """Convergence on the runs that all compared policies converge on is not judged before all of them were run."""
     convergence = ("lc3", "convergence_s")
     by = {p["policy"]: p for p in facts_of(lc3)["published"] if (p["set"], p["metric"]) == convergence}
-    for policy in ("osml-plus", "parties"):
+    for policy in ("osml-plus", "parties-stop"):
         assert (by[policy]["verdict"], by[policy]["ours"]) == ("not measured", None)
         assert by[policy]["why"] == "no rows of clite: it is of the runs that all compared policies converge on"
     assert by["clite"]["why"] == "no rows of clite"
     # what is compared with PARTIES alone needs no CLITE
-    faster = [p for p in facts_of(lc3)["published"] if (p["set"], p["metric"], p["baseline"]) == ("lc3", "speed_up", "parties")]
+    faster = [
+        p for p in facts_of(lc3)["published"] if (p["set"], p["metric"], p["baseline"]) == ("lc3", "speed_up", "parties-stop")
+    ]
     assert [p["verdict"] for p in faster] == ["met"]
     # CLITE fails on the second workload: of osml-plus' 3 and 6 s (means of seeds) the 3 are left
     failing = [row(f"lc3-{k:02}", "clite", s, 50.0 if k == 1 else None) for k in (1, 2) for s in (1, 2)]
@@ -282,7 +286,7 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
         rows = [
             row(f"lc{lc}-be-{k:02}", policy, 1, seconds, lc=lc, be_throughput=be)
             for k in (1, 2)
-            for policy, seconds, be in (("osml-plus", 3.0, 0.6), ("parties", 9.0, 0.3), ("clite", 20.0, 0.3))
+            for policy, seconds, be in (("osml-plus", 3.0, 0.6), ("parties-stop", 9.0, 0.3), ("clite", 20.0, 0.3))
         ]
         write(tmp_path / f"lc{lc}-be", rows)
     facts = facts_of(tmp_path / "lc2-be", tmp_path / "lc3-be")
@@ -294,11 +298,11 @@ def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
         found = eval_page._published_of(facts, by[name], *of)
         return found and found["value"]
 
-    assert paper("lc2-be", "osml-plus", "be_throughput_ratio", "parties") == 1.1
-    assert paper("lc3-be", "parties", "failures") == 1
-    assert paper("be-all", "parties", "failures") is None
+    assert paper("lc2-be", "osml-plus", "be_throughput_ratio", "parties-stop") == 1.1
+    assert paper("lc3-be", "parties-stop", "failures") == 1
+    assert paper("be-all", "parties-stop", "failures") is None
     published = {(p["set"], p["policy"], p["metric"], p["baseline"]): p for p in facts["published"]}
-    assert published["lc2-be", "osml-plus", "be_throughput_ratio", "parties"]["verdict"] == "met"
+    assert published["lc2-be", "osml-plus", "be_throughput_ratio", "parties-stop"]["verdict"] == "met"
     assert published["be-all", "osml-plus", "convergence_s", ""]["ours"]["value"] == pytest.approx(3.0)
     assert published["lc3-be", "osml-plus", "failures", ""]["verdict"] == "met"
 
@@ -312,12 +316,12 @@ def test_only_sets_of_a_paper_have_a_published_column(tmp_path: Path) -> None:
     def tile(of: dict[str, Any]) -> page.Tile:
         return next(t for t in eval_page.build(of, groups).tiles if t.what == "published figures and aims of ours")
 
-    facts, groups = eval_facts.gather(eval_rows.read([out("lc3-be", "parties", "surefoot"), out("mine", "parties")]))
+    facts, groups = eval_facts.gather(eval_rows.read([out("lc3-be", "parties-stop", "surefoot"), out("mine", "parties-stop")]))
     (section,) = eval_page._best_effort(facts)
     table = section.blocks[1]
     assert [c.name for c in table.columns] == ["policy", "lc3-be on server-2", "published, of 20", "mine on server-2"]
     assert table.rows == [
-        ["parties", eval_page.estimate("0 of 2", ""), "1", eval_page.estimate("0 of 2", "")],
+        ["parties-stop", eval_page.estimate("0 of 2", ""), "1", eval_page.estimate("0 of 2", "")],
         ["surefoot", eval_page.estimate("0 of 2", ""), "–", "not run"],
     ]
     assert "the folded table says why" in tile(facts).more
@@ -326,13 +330,13 @@ def test_only_sets_of_a_paper_have_a_published_column(tmp_path: Path) -> None:
 
 
 def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
-    """Published: parties fails 4 of 20 with four LC services, a fifth. One of two is more than that, one of five the same."""
+    """Published: parties-stop fails 4 of 20 with four LC services, a fifth. One of two is more than that, one of five the same."""
 
     def judged(n: int, others: int = 0) -> dict[str, Any]:
-        rows = [row(f"lc4-be-{k:02}", "parties", 1, None if k == 0 else 1.0, be_throughput=0.5) for k in range(n)]
+        rows = [row(f"lc4-be-{k:02}", "parties-stop", 1, None if k == 0 else 1.0, be_throughput=0.5) for k in range(n)]
         more = [row(f"lc4-be-{k:02}", "osml-plus", 1, 1.0, be_throughput=0.5) for k in range(others)]
         facts = facts_of(write(tmp_path / "lc4-be", rows), *([write(tmp_path / "more", more)] if more else []))
-        wanted = ("lc4-be", "parties", "failures")
+        wanted = ("lc4-be", "parties-stop", "failures")
         return next(p for p in facts["published"] if (p["set"], p["policy"], p["metric"]) == wanted)
 
     assert judged(2)["ours"]["value"] == 1
@@ -341,9 +345,9 @@ def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
     # of the policy's own workloads, not of all in the set
     assert (judged(2, others=5)["workloads"], judged(2, others=5)["verdict"]) == (2, "worse than published")
     by = {(p.set, p.policy, p.metric): p for p in eval_facts.published()}
-    of_20 = by["lc4-be", "parties", "failures"]
+    of_20 = by["lc4-be", "parties-stop", "failures"]
     assert [of_20.met_by(4.0, 20), of_20.met_by(5.0, 20), of_20.met_by(5.0, 40)] == [True, False, True]
-    assert by["lc3", "parties", "convergence_s"].met_by(15.0, 2)
+    assert by["lc3", "parties-stop", "convergence_s"].met_by(15.0, 2)
 
 
 def test_scripts_have_seeds_as_their_unit(tmp_path: Path) -> None:
@@ -408,7 +412,7 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
     rows = [
         row(f"lc3-{k:02}", p, 1, s, actions_per_min_settled=None, self_violation_settled_s=None)
         for k in (1, 2)
-        for p, s in (("osml-plus", None), ("parties", 1.0))
+        for p, s in (("osml-plus", None), ("parties-stop", 1.0))
     ]
     facts = facts_of(write(tmp_path / "lc3", rows, "self_violation_s", "deprive_crossings"))
     its, mine = facts["sets"][0]["policies"]
@@ -421,11 +425,11 @@ def test_null_is_not_the_same_as_not_measured(tmp_path: Path) -> None:
     assert "convergence_s" not in its["no_value"]
     assert facts["sets"][0]["ratios"][0]["no_value"] == {"speed_up": "no such run", "be_throughput_ratio": "no such run"}
     by = {(p["set"], p["policy"], p["baseline"], p["metric"]): p for p in facts["published"]}
-    faster = by["lc3", "osml-plus", "parties", "speed_up"]
+    faster = by["lc3", "osml-plus", "parties-stop", "speed_up"]
     assert (faster["verdict"], faster["why"]) == ("no value", "no run (workload and seed) in which both have what is compared")
     assert by["lc3", "osml-plus", "clite", "speed_up"]["verdict"] == "not measured"
     # one run of both, and PARTIES misses no target in it
-    calm = [row("fig10", p, 1, 1.0, qos_violation_s=s) for p, s in (("surefoot", 1.0), ("parties", 0.0))]
+    calm = [row("fig10", p, 1, 1.0, qos_violation_s=s) for p, s in (("surefoot", 1.0), ("parties-stop", 0.0))]
     calm_facts = facts_of(write(tmp_path / "churn-server-2", calm))
     assert calm_facts["sets"][0]["ratios"][0]["no_value"]["violation_ratio"] == "over 0"
     by_calm = {(p["set"], p["policy"], p["metric"]): p for p in calm_facts["published"]}
@@ -441,8 +445,8 @@ def test_a_violation_that_was_never_known_is_not_zero(tmp_path: Path) -> None:
 
     def rows(first: float | None) -> list[dict[str, Any]]:
         own = {"qos_violation_by_lc_s": json.dumps({"moses": first, "xapian": 1.0})}
-        known = [row("lc3-02", p, 1, 1.0, qos_violation_s=4.0) for p in ("osml-plus", "parties")]
-        return [row("lc3-01", p, 1, 1.0, qos_violation_s=first, **own) for p in ("osml-plus", "parties")] + known
+        known = [row("lc3-02", p, 1, 1.0, qos_violation_s=4.0) for p in ("osml-plus", "parties-stop")]
+        return [row("lc3-01", p, 1, 1.0, qos_violation_s=first, **own) for p in ("osml-plus", "parties-stop")] + known
 
     some = facts_of(write(tmp_path / "lc3", rows(None)))["sets"][0]["policies"]
     assert [p["qos_violation_s"]["value"] for p in some] == [4.0, 4.0]
@@ -521,7 +525,7 @@ def test_wide_tables_keep_their_row_headers(tmp_path: Path, lc3: Path) -> None:
     widest = widest[: widest.index("</table>")]
     assert '<th scope="row" class="short">osml-plus</th>' in widest
     assert '4.5 <span class="interval">[3, 6]</span>' in widest
-    assert '<th scope="row" class="short">osml-plus / parties</th>' in html
+    assert '<th scope="row" class="short">osml-plus / parties-stop</th>' in html
 
 
 def test_one_is_singular(tmp_path: Path) -> None:
@@ -531,9 +535,9 @@ def test_one_is_singular(tmp_path: Path) -> None:
     rows = [row(name, "osml-plus", s, 1.0, be_throughput=be) for name, be in (("a", 0.5), ("b", None)) for s in (1, 2)]
     facts = facts_of(write(tmp_path / "churn", rows))
     assert eval_page._what(facts["sets"][0]) == "2 workloads (scripted), 3 LC services, BE jobs in 1 of 2; 2 seeds"
-    trace = policy_charts.Trace("parties", "moses", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0)], [True, True])
-    assert "parties: 1 change<" in policy_charts.traces([trace], "moses")
-    runs = policy_charts.Runs("parties", np.ones(3), np.ones(3), np.array([1.0, 2.0]), 1)
+    trace = policy_charts.Trace("parties-stop", "moses", [(0.0, 1.0, 1.0), (1.0, 2.0, 1.0)], [True, True])
+    assert "parties-stop: 1 change<" in policy_charts.traces([trace], "moses")
+    runs = policy_charts.Runs("parties-stop", np.ones(3), np.ones(3), np.array([1.0, 2.0]), 1)
     assert "1 of 3 fails" in policy_charts.violins([runs])
 
 
@@ -548,16 +552,16 @@ def test_columns_are_explained_where_they_stand(tmp_path: Path, lc3: Path) -> No
     assert "reclaims did so for BE jobs or for nobody, deprivations for other LC services" in html
     assert '5 × <span class="interval">[5, 5]</span>' in html
     by = {(p["metric"], p["policy"]): p for p in facts_of(lc3)["published"] if p["set"] == "lc2-be"}
-    failures = by["failures", "parties"]
+    failures = by["failures", "parties-stop"]
     assert (eval_page._unit(failures), eval_page._unit(failures, 4)) == ("of 20", "of 4")
     folded = html[html.index("without one of ours beside it, and why</summary>") :]
     assert "no rows of lc2-be on server-2" in folded[: folded.index("</details>")]
 
 
 def test_load_maps_count_what_converges(tmp_path: Path) -> None:
-    """Six by six loads; parties fails where both are at 60 %."""
+    """Six by six loads; parties-stop fails where both are at 60 %."""
     names = {f"emu-{k:03}": {"moses": 0.1 * (k % 6 + 1), "xapian": 0.1 * (k // 6 + 1)} for k in range(36)}
-    rows = [row(n, "parties", 1, None if n == "emu-035" else 1.0, lc=2) for n in names]
+    rows = [row(n, "parties-stop", 1, None if n == "emu-035" else 1.0, lc=2) for n in names]
     time_lines(write(tmp_path / "emu", rows), rows, names)
     (group,) = eval_facts.groups(eval_rows.read([tmp_path / "emu"]))
     (found,) = eval_page.load_maps(group)
@@ -581,7 +585,7 @@ def test_a_trace_has_each_allocation_once() -> None:
             "ways": [2.0] * 10,
         }
     )
-    found = eval_page.trace_of(frame, "parties", "moses")
+    found = eval_page.trace_of(frame, "parties-stop", "moses")
     assert list(found.steps) == [(0.0, 4.0, 2.0), (0.5, 6.0, 2.0)]
     assert list(found.met) == [False, True]
 
@@ -589,7 +593,7 @@ def test_a_trace_has_each_allocation_once() -> None:
 def test_a_trace_of_many_changes_stays_readable() -> None:
     """A cell is drawn once whatever its visits, about six of 60 steps are numbered, and far values do not press the near ones."""
     steps = [(float(k), 4.0 + (k % 2), 2.0) for k in range(60)]
-    trace = policy_charts.Trace("parties", "moses", [*steps, (60.0, 30.0, 2.0)], [True] * 61)
+    trace = policy_charts.Trace("parties-stop", "moses", [*steps, (60.0, 30.0, 2.0)], [True] * 61)
     assert {at: len(held) for at, held in policy_charts.visits(trace).items()} == {(2.0, 4.0): 30, (2.0, 5.0): 30, (2.0, 30.0): 1}
     assert policy_charts.numbered(60) == [10, 20, 30, 40, 50]
     assert policy_charts.numbered(4) == [1, 2]
@@ -630,9 +634,9 @@ def test_policies_are_told_apart_without_colour() -> None:
     looks = [policy_charts.look(p) for p in policy_charts._LOOKS]
     assert len({k.mark for k in looks}) == len(looks)
     assert len({k.colour for k in looks}) == len(looks)
-    order = policy_charts.in_order(["surefoot", "zeta", "parties-100ms", "osml-plus", "parties", "osml"])
-    assert order == ["parties", "parties-100ms", "osml", "osml-plus", "surefoot", "zeta"]
-    assert policy_charts.look("parties-100ms").colour == policy_charts.look("parties").colour
+    order = policy_charts.in_order(["surefoot", "zeta", "parties-be-100ms", "osml-plus", "parties-be", "osml"])
+    assert order == ["parties-be", "parties-be-100ms", "osml", "osml-plus", "surefoot", "zeta"]
+    assert policy_charts.look("parties-be-100ms").colour == policy_charts.look("parties-be").colour
     assert policy_charts.look("osml-plus").colour != policy_charts.look("osml").colour
 
 
@@ -717,8 +721,11 @@ def test_policies_are_told_apart_without_colour() -> None:
             lambda out: what(out, platform="server-1"),
             "eval.json: platform: server-2 is in rows.parquet alone, so the two are not of",
         ),
-        (lambda out: what(out, policies=["osml-plus"]), "eval.json: policies: parties is in rows.parquet alone"),
-        (lambda out: what(out, policies=["osml-plus", "parties", "clite"]), "eval.json: policies: clite is in eval.json alone"),
+        (lambda out: what(out, policies=["osml-plus"]), "eval.json: policies: parties-stop is in rows.parquet alone"),
+        (
+            lambda out: what(out, policies=["osml-plus", "parties-stop", "clite"]),
+            "eval.json: policies: clite is in eval.json alone",
+        ),
         (
             lambda out: what(out, seeds=1),
             "eval.json: seeds: 2 is in rows.parquet alone, so the two are not of one run. Make it again",
@@ -748,7 +755,7 @@ def test_bad_input_is_one_line(change: Any, says: str, tmp_path: Path, lc3: Path
 
 def test_time_lines_that_are_damaged_within_are_bad_input(tmp_path: Path) -> None:
     """Beginning and end are those of Parquet; nothing is written then either."""
-    out = write(tmp_path / "churn", [row("fig10", "parties", 1, 1.0)])
+    out = write(tmp_path / "churn", [row("fig10", "parties-stop", 1, 1.0)])
     held = bytearray(with_time_lines(out).read_bytes())
     held[4:60] = bytes(56)
     (out / "timelines.parquet").write_bytes(held)
@@ -759,21 +766,21 @@ def test_time_lines_that_are_damaged_within_are_bad_input(tmp_path: Path) -> Non
 
 def test_time_lines_may_have_nulls(tmp_path: Path) -> None:
     """Null is unknown, and no NaN."""
-    out = write(tmp_path / "churn", [row("fig10", "parties", 1, 1.0)])
+    out = write(tmp_path / "churn", [row("fig10", "parties-stop", 1, 1.0)])
     first = pl.col("t_ms") == 100
     unknown = {n: pl.when(~first).then(pl.col(n)) for n in ("p99_ms", "qos_target_ms", "load", "cores", "ways")}
     change_lines(out, **unknown)
-    assert "fig10 under parties" in Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
+    assert "fig10 under parties-stop" in Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
 
 
 def test_time_lines_of_another_platform_are_not_drawn(tmp_path: Path) -> None:
-    """Without eval.json rows may be of several platforms: parties was on one alone, and its time line is all there is."""
-    rows = [row("fig10", "parties", 1, 1.0), row("fig10", "osml", 1, 1.0, platform="server-3")]
+    """Without eval.json rows may be of several platforms: parties-stop was on one alone, and its time line is all there is."""
+    rows = [row("fig10", "parties-stop", 1, 1.0), row("fig10", "osml", 1, 1.0, platform="server-3")]
     out = write(tmp_path / "churn", rows)
     (out / "eval.json").unlink()
     time_lines(out, rows[:1], {"fig10": {"moses": 0.5, "xapian": 0.5}})
     html = Path(eval_report.run([out], tmp_path / "report")["page"]).read_text("utf-8")
-    assert "fig10 under parties" in html
+    assert "fig10 under parties-stop" in html
     assert "fig10 under osml" not in html
 
 
@@ -882,7 +889,7 @@ def test_different_workloads_of_one_name_are_refused(lc3: Path, tmp_path: Path) 
         f"{other} and {lc3}: workload lc3-01 on server-2 is not the same file in each of them (sha256 in eval.json). Report on "
         "one of them, or draw one of the sets again with `surefoot workloads generate ... --name NAME`, and evaluate that"
     )
-    scripts = [write(tmp_path / k / "churn", [row("fig10", p, 1, 1.0)]) for k, p in (("a", "osml"), ("b", "parties"))]
+    scripts = [write(tmp_path / k / "churn", [row("fig10", p, 1, 1.0)]) for k, p in (("a", "osml"), ("b", "parties-stop"))]
     assert len(eval_rows.read(scripts)) == 2
     what(scripts[1], workloads=[{"name": "fig10", "sha256": "another"}])
     with pytest.raises(BadInput, match=r"workload fig10 .+, or rename one of the folders: scripts are a set by their folder"):
@@ -891,10 +898,10 @@ def test_different_workloads_of_one_name_are_refused(lc3: Path, tmp_path: Path) 
 
 def test_a_run_stands_in_one_folder(lc3: Path, tmp_path: Path) -> None:
     """Of the same file it is an older run; without eval.json nobody knows whether the file is the same."""
-    again = write(tmp_path / "again", [row("lc3-01", "parties", 1, 1.0)])
+    again = write(tmp_path / "again", [row("lc3-01", "parties-stop", 1, 1.0)])
     with pytest.raises(BadInput) as e:
         eval_rows.read([lc3, again])
-    said = f"{again} and {lc3}: workload lc3-01, policy parties, seed 1 stands in each of them. Leave out the older"
+    said = f"{again} and {lc3}: workload lc3-01, policy parties-stop, seed 1 stands in each of them. Leave out the older"
     assert str(e.value) == said
     (again / "eval.json").unlink()
     with pytest.raises(BadInput) as e:
@@ -905,7 +912,7 @@ def test_a_run_stands_in_one_folder(lc3: Path, tmp_path: Path) -> None:
 def test_no_zero_has_a_sign(tmp_path: Path) -> None:
     """A sum of nothing is -0 in surefootd: neither rows nor what a service held show it."""
     zeros = {"self_violation_s": -0.0, "emu": -0.0, "qos_violation_s": -0.0, "worst_slowdown": -0.0}
-    out = write(tmp_path / "churn", [row("fig10", p, 1, -0.0, **zeros) for p in ("parties", "osml")])
+    out = write(tmp_path / "churn", [row("fig10", p, 1, -0.0, **zeros) for p in ("parties-stop", "osml")])
     lines = pl.read_parquet(with_time_lines(out)).with_columns(ways=pl.lit(-0.0), cores=pl.lit(4.0))
     lines.write_parquet(out / "timelines.parquet")
     eval_report.run([out], tmp_path / "report")
@@ -956,10 +963,10 @@ def test_a_figure_is_cut_as_matplotlib_cuts_it() -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_workload_without_a_time_line_is_none(tmp_path: Path) -> None:
     """A folder's time lines may be of other workloads (an older surefootd left them there with --timelines none): no warning."""
-    rows = [row("colocation", "parties", 1, 2.0)]
+    rows = [row("colocation", "parties-stop", 1, 2.0)]
     out = write(tmp_path / "churn", rows)
     assert eval_rows.one_line(out, "colocation") is None
-    time_lines(out, [row("another", "parties", 1, 2.0)], {"another": {"moses": 0.4}})
+    time_lines(out, [row("another", "parties-stop", 1, 2.0)], {"another": {"moses": 0.4}})
     assert eval_rows.one_line(out, "colocation") is None
     assert len(eval_rows.read([out])) == 1
     pl.read_parquet(out / "timelines.parquet").clear().write_parquet(out / "timelines.parquet")
@@ -978,7 +985,7 @@ def what(folder: Path, **more: Any) -> Path:
 def worlds(folder: Path, name: str, numbers: tuple[int, ...] = (1, 2), **more: Any) -> Path:
     """Two workloads on each of some worlds of a range, as `surefootd eval --worlds` leaves them."""
     rows = [
-        row(f"{name}-{n}-{w:02}", "parties", 1, 4.0, platform=f"{name}-{n}-p", world=f"{name}:{n}", be_throughput=0.5)
+        row(f"{name}-{n}-{w:02}", "parties-stop", 1, 4.0, platform=f"{name}-{n}-p", world=f"{name}:{n}", be_throughput=0.5)
         for n in numbers
         for w in (1, 2)
     ]
@@ -1045,7 +1052,7 @@ def test_misled_runs_have_no_verdict(lc3: Path, tmp_path: Path) -> None:
 
 def test_exact_runs_stand_alone(lc3: Path, tmp_path: Path) -> None:
     """Requests by themselves are another virtual server than the laws of queues: no verdict, and no mean has both."""
-    exact = what(write(tmp_path / "exact", [row("lc3-01", "parties", 1, 2.0)]), exact=True)
+    exact = what(write(tmp_path / "exact", [row("lc3-01", "parties-stop", 1, 2.0)]), exact=True)
     with pytest.raises(BadInput) as e:
         eval_rows.read([lc3, exact])
     assert f"{exact} (--exact) and {lc3}: rows of set lc3 on server-2 with and without --exact. Report on each" in str(e.value)
@@ -1095,21 +1102,21 @@ def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> No
 
 
 def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
-    """On the runs that both have. osml-plus has 2 s in each run, parties 2 s and once 10.
+    """On the runs that both have. osml-plus has 2 s in each run, parties-stop 2 s and once 10.
 
-    Misled to 3 and 5 s with seed 1: twice its own, and twice parties', which was not told the same; to 1 s on lc3-02 a sixth of
-    parties' 6; where parties was told the same and has 0.5 s there, twice that.
+    Misled to 3 and 5 s with seed 1: twice its own, and twice parties-stop', which was not told the same; to 1 s on lc3-02 a sixth of
+    parties-stop' 6; where parties-stop was told the same and has 0.5 s there, twice that.
     """
     wrong = [row(f"lc3-0{k}", "osml-plus", 1, 2.0, qos_violation_s=v) for k, v in ((1, 3.0), (2, 5.0))]
     shuffled = what(write(tmp_path / "shuffled", wrong), harm="shuffled-a")
-    same = [row("lc3-02", p, s, 2.0, qos_violation_s=v) for p, v in (("osml-plus", 1.0), ("parties", 0.5)) for s in (1, 2)]
+    same = [row("lc3-02", p, s, 2.0, qos_violation_s=v) for p, v in (("osml-plus", 1.0), ("parties-stop", 0.5)) for s in (1, 2)]
     dead = what(write(tmp_path / "dead", same[:2]), harm="dead-feed")
     blind = what(write(tmp_path / "blind", same), harm="no-counters")
     (of,) = facts_of(lc3, shuffled, dead, blind)["untruths"]
     assert (of["set"], of["platform"], of["unjudged"]) == ("lc3", "server-2", None)
     by = {(c["harm"], c["policy"]): c for c in of["costs"]}
     mine = [(harm, "osml-plus") for harm in ("dead-feed", "no-counters", "shuffled-a")]
-    assert list(by) == [mine[0], ("no-counters", "parties"), *mine[1:]]
+    assert list(by) == [mine[0], ("no-counters", "parties-stop"), *mine[1:]]
 
     def said(harm: str, policy: str = "osml-plus") -> tuple[Any, ...]:
         c = by[harm, policy]
@@ -1118,14 +1125,14 @@ def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
         )
         return (*figures, c["parties"], c["verdict"])
 
-    assert said("shuffled-a") == (2.0, 4.0, 2.0, 2.0, "told the truth", "not below parties")
-    assert said("dead-feed") == (2.0, 1.0, 0.5, 1 / 6, "told the truth", "below parties")
-    assert said("no-counters") == (2.0, 1.0, 0.5, 2.0, "told the same", "not below parties")
-    assert said("no-counters", "parties") == (6.0, 0.5, 0.5 / 6, None, "told the same", None)
+    assert said("shuffled-a") == (2.0, 4.0, 2.0, 2.0, "told the truth", "not below parties-stop")
+    assert said("dead-feed") == (2.0, 1.0, 0.5, 1 / 6, "told the truth", "below parties-stop")
+    assert said("no-counters") == (2.0, 1.0, 0.5, 2.0, "told the same", "not below parties-stop")
+    assert said("no-counters", "parties-stop") == (6.0, 0.5, 0.5 / 6, None, "told the same", None)
     html = Path(eval_report.run([lc3, shuffled, dead, blind], tmp_path / "report")["page"]).read_text("utf-8")
     assert "The price of a wrong model" in html
     assert "dead-feed, no-counters, shuffled-a" in html
-    assert "not below parties" in html
+    assert "not below parties-stop" in html
     assert "The price of a wrong model" not in Path(eval_report.run([lc3], tmp_path / "alone")["page"]).read_text("utf-8")
     (lc3 / "eval.json").unlink()
     (of,) = facts_of(lc3, dead)["untruths"]
@@ -1171,15 +1178,15 @@ def test_ranks_stand_on_the_page(tmp_path: Path) -> None:
         [
             row(f"lc3-{k:02}", p, 1, 2.0, qos_violation_s=v + k)
             for k in range(1, 7)
-            for p, v in (("parties", 9.0), ("clite", 5.0), ("surefoot", 0.0))
+            for p, v in (("parties-stop", 9.0), ("clite", 5.0), ("surefoot", 0.0))
         ],
     )
-    churn = write(tmp_path / "churn", [row("fig10", p, 1, 2.0) for p in ("parties", "surefoot")])
+    churn = write(tmp_path / "churn", [row("fig10", p, 1, 2.0) for p in ("parties-stop", "surefoot")])
     facts, groups = eval_facts.gather(eval_rows.read([lc3, churn]))
     of = {s["set"]: s["ranks"] for s in facts["sets"]}
     assert [r["metric"] for r in of["lc3"]] == ["qos_violation_s"]
     assert of["churn"] == []
-    assert {r["policy"]: r["rank"] for r in of["lc3"][0]["ranks"]} == {"surefoot": 1.0, "clite": 2.0, "parties": 3.0}
+    assert {r["policy"]: r["rank"] for r in of["lc3"][0]["ranks"]} == {"surefoot": 1.0, "clite": 2.0, "parties-stop": 3.0}
     shown = page.render(eval_page.build(facts, groups))
     assert "Ranks over workloads" in shown
     assert "surefoot / clite" in shown

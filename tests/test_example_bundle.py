@@ -40,7 +40,7 @@ def test_models_answer_and_policies_work(tmp_path: Path) -> None:
     done = _run(*words[: words.index("--out")], "--seeds", "1", to=tmp_path / "out")
     assert done.returncode == 0, done.stderr
     rows = {r["policy"]: r for r in csv.DictReader((tmp_path / "out" / "rows.csv").open())}
-    assert set(rows) == {"parties", "osml-plus", "surefoot"}
+    assert set(rows) == {"parties-be", "osml-plus", "surefoot"}
     assert all(r["converged"] == "true" for r in rows.values()), rows
 
 

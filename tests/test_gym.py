@@ -465,7 +465,7 @@ def test_the_example_learns(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "examples/gym_train.py", "--generations", "2", "--seeds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"equal-share +0\.\d+ +0\.\d+ +\d+\.\d\nparties .*\nlearnt ", done.stdout), done.stdout
+    assert re.search(r"equal-share +0\.\d+ +0\.\d+ +\d+\.\d\nparties-be .*\nlearnt ", done.stdout), done.stdout
 
 
 def test_the_benchmark_prints_its_rows() -> None:

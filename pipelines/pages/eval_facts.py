@@ -24,13 +24,13 @@ _FILE = Path(__file__).with_name("eval_published.csv")
 # Ours, which the published figures are aims for; a rival's published figure is shown, and beating it is no failure of anybody.
 OURS = ("osml-plus", "osml", "surefoot")
 # Whose convergence the papers compare on the workloads that all of them converge on.
-_COMPARED = {"emu": ("osml", "parties", "clite")}
-_COMPARED_ELSE = ("osml-plus", "parties", "clite")
+_COMPARED = {"emu": ("osml", "parties-stop", "clite")}
+_COMPARED_ELSE = ("osml-plus", "parties-stop", "clite")
 # Ours of which each is to have the least violation of all others, and whom these others are at least.
 _LOWEST = ("osml-plus", "surefoot")
-_OTHERS = ("parties", "clite", "osml")
+_OTHERS = ("parties-stop", "clite", "osml")
 # Whom a wrong model cannot mislead.
-_MODELLESS = "parties"
+_MODELLESS = "parties-stop"
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
 ALL_BE = "be-all"
 NOT_MEASURED = "not measured"
@@ -485,7 +485,7 @@ def untruths(rows: pl.DataFrame, misled: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
-    """One policy under one untruth, against itself and against parties, which has no models; on the runs that both have."""
+    """One policy under one untruth, against itself and against parties-stop, which has no models; on the runs that both have."""
     mine = told.of(policy)
     both = ["workload", "seed"]
     its = honest.of(policy)
@@ -505,7 +505,7 @@ def _untruth(told: Group, honest: Group, policy: str) -> dict[str, Any]:
             "honest_violation_s": NOT_RUN if its_of_both.is_empty() else _NULL["qos_violation_s"],
         },
         "parties": None if parties.is_empty() else "told the same" if _MODELLESS in told.policies() else "told the truth",
-        "verdict": None if judged is None else "below parties" if judged.value < 1 else "not below parties",
+        "verdict": None if judged is None else f"below {_MODELLESS}" if judged.value < 1 else f"not below {_MODELLESS}",
         "sure": judged and _sure(judged, lambda x: x < 1),
     }
 

@@ -434,7 +434,7 @@ def _ranks(facts: Facts) -> list[Section]:
                 Column("better on", True),
                 Column("worse on", True),
                 Column("p, Holm", True),
-                Column(""),
+                Column("verdict"),
             ]
             rows: list[list[Any]] = []
             for c in r["compared"]:
@@ -488,12 +488,15 @@ def _untruths(facts: Facts) -> list[Section]:
     section.blocks.append(
         Text(
             "The same policies on the same workloads and seeds, told untruths (surefootd eval --harm): seconds of QoS violation "
-            "a run. The aim: a policy of ours that is misled breaks less than parties, which has no models. Ratios are of the "
+            "a run. The aim: a policy of ours that is misled breaks less than parties-stop, which has no models. Ratios are of the "
             "runs that both have; below 1 is less."
         )
     )
     columns = [Column("policy"), Column("told"), Column("told the truth, s", True), Column("misled, s", True)]
-    columns += [Column("over its own", True), Column("over parties'", True, "told the same where it was run so, else the truth")]
+    columns += [
+        Column("over its own", True),
+        Column("over parties-stop's", True, "told the same where it was run so, else the truth"),
+    ]
     columns.append(Column("verdict"))
     for u in facts["untruths"]:
         section.blocks.append(Heading(name_of(u | {"harm": None})))
@@ -503,7 +506,7 @@ def _untruths(facts: Facts) -> list[Section]:
             cells: list[Any] = [c["policy"], c["harm"], *(figure(c[n]) if c[n] else c["no_value"][n] for n in names)]
             cells.append(figure(c["over_honest"], "×") if c["over_honest"] else "–")
             cells.append(figure(c["over_parties"], "×") if c["over_parties"] else "–" if c["parties"] else NOT_RUN)
-            cells.append(badge(c["verdict"] == "below parties", c["verdict"], _SURE[c["sure"]]) if c["verdict"] else "–")
+            cells.append(badge(c["verdict"] == "below parties-stop", c["verdict"], _SURE[c["sure"]]) if c["verdict"] else "–")
             rows.append(cells)
         section.blocks.append(Table(columns, rows))
         if u["unjudged"]:
@@ -709,7 +712,7 @@ def _best_effort(facts: Facts) -> list[Section]:
             if r["baseline"] == other and r["policy"] != "osml"
         ]
         for s in single
-        for other in ("parties", "clite")
+        for other in ("parties-stop", "clite")
     }
     over = {name: bars for name, bars in over.items() if bars}
     drawings = [

@@ -35,7 +35,7 @@ def config(path: Path, workload: Path, real: bool) -> Path:
 def command(args: list[str], policy: str, config_file: Path, seconds: int) -> list[str]:
     surefootd, _, bundle, key = args
     models = (
-        [] if policy in ("parties", "unmanaged", "heracles", "clite", "equal-share") else ["--bundle", bundle, "--trust", key]
+        [] if policy in ("parties-be", "unmanaged", "heracles", "clite", "equal-share") else ["--bundle", bundle, "--trust", key]
     )
     run = [surefootd, "run", "--server", "virtual:server-2", "--policy", policy, "--config", str(config_file)]
     return [*run, *models, "--duration-s", str(seconds)]
@@ -78,7 +78,7 @@ def main() -> None:
     out = Path(args[1])
     out.mkdir(parents=True, exist_ok=True)
     workloads = sorted(SET.glob("*.toml"))[:WORKLOADS]
-    for policy in sys.argv[5:] or ["parties", "osml-plus", "surefoot"]:
+    for policy in sys.argv[5:] or ["parties-be", "osml-plus", "surefoot"]:
         slow = config(out / "real.toml", workloads[0], real=True)
         starts = [ready_ms(args, policy, slow, out) for _ in range(STARTS)]
         phases = []

@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("binaries", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("seconds", type=float, nargs="?", default=60.0)
-    parser.add_argument("policies", nargs="*", default=["unmanaged", "parties"])
+    parser.add_argument("policies", nargs="*", default=["unmanaged", "parties-be"])
     parser.add_argument("--interval-ms", type=int, default=100)
     parser.add_argument("--services", default="3,3")
     parser.add_argument("--warm-up", type=float, default=30.0)

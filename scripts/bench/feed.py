@@ -172,7 +172,7 @@ def measure(binaries: Path, out: Path, seconds: float) -> None:
         text += f'[[service]]\nservice = "{s}"\nkind = "lc"\nqos_target_ms = 10.0\ncgroup = "/{groups[s][0].name}"\n'
     (out / "node.toml").write_text(text, "utf-8")
     events, log = out / "events.jsonl", out / "node.log"
-    args = [str(binaries / "surefootd"), "run", "--server", "local", "--policy", "parties", "--config", str(out / "node.toml")]
+    args = [str(binaries / "surefootd"), "run", "--server", "local", "--policy", "parties-be", "--config", str(out / "node.toml")]
     node = None
     try:
         with log.open("w", encoding="utf-8") as err:

@@ -108,7 +108,7 @@ def measure(surefootd: str, clients: int) -> str:
         folder, port = Path(name), free_port()
         (folder / "w.toml").write_text(WORKLOAD)
         (folder / "node.toml").write_text(f'workload = "w.toml"\nmetrics_port = {port}\nrealtime = true\n')
-        args = [surefootd, "run", "--policy", "parties", "--server", "virtual:server-1", "--config", str(folder / "node.toml")]
+        args = [surefootd, "run", "--policy", "parties-be", "--server", "virtual:server-1", "--config", str(folder / "node.toml")]
         daemon = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             while True:

@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("surefootd", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--worlds", default="test:1..200")
-    parser.add_argument("--policies", default="parties,osml-plus")
+    parser.add_argument("--policies", default="parties-be,osml-plus")
     parser.add_argument("--bundle", type=Path)
     parser.add_argument("--so-far", action="store_true")
     args = parser.parse_args()

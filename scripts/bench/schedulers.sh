@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:-out/bench-schedulers}
-policies=${POLICIES:-unmanaged,equal-share,parties,heracles,clite,osml,osml-plus,surefoot}
+policies=${POLICIES:-unmanaged,equal-share,parties-be,parties-stop,heracles,clite,osml,osml-plus,surefoot}
 python=${PYTHON:-.venv/bin/python}
 surefootd=${SUREFOOTD:-target/release/surefootd}
 mkdir -p "$out"
@@ -108,8 +108,8 @@ evaluate 3 churn-server-3 "$out/eval/churn-server-3" 3 "$policies" --seeds 5
 evaluate 1 lc3-server-1 "$out/eval/lc3-server-1" 1 "$policies" --seeds 5
 evaluate 1 emu-302 "$out/eval/emu-302" 1 "$policies"
 
-# Only who has models can be harmed by wrong ones; parties is what the others are held against.
-harmed=$(tr , '\n' <<<"$policies" | grep -xE 'parties|osml|osml-plus|surefoot' | paste -sd, || true)
+# Only who has models can be harmed by wrong ones; parties-stop is what the others are held against.
+harmed=$(tr , '\n' <<<"$policies" | grep -xE 'parties-stop|osml|osml-plus|surefoot' | paste -sd, || true)
 for harm in ${harmed:+${HARMS-shuffled-a foreign-bundle dead-feed no-counters}}; do
   for set in churn-server-1 churn-server-2 churn-server-3 lc3-be-server-2; do
     n=${set##*-}

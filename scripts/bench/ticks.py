@@ -144,7 +144,7 @@ def measure(binaries: Path, out: Path, seconds: float) -> None:
         (out / "node.toml").write_text(text, "utf-8")
         events = out / "events.jsonl"
         events.unlink(missing_ok=True)
-        args = [daemon, "run", "--server", "local", "--policy", "parties", "--config", str(out / "node.toml")]
+        args = [daemon, "run", "--server", "local", "--policy", "parties-be", "--config", str(out / "node.toml")]
         node = subprocess.Popen([*args, "--events", str(events)], stdout=subprocess.DEVNULL, stderr=log)
         undo.callback(node.wait)
         undo.callback(node.terminate)

@@ -21,7 +21,7 @@ mv "$context"/bin/* "$context/"
 "$engine" run --rm --network none "surefoot/node:$version" check --json >"$context/check.json"
 python3 -c 'import json,sys; c = json.load(open(sys.argv[1])); print("image-node: check: valid JSON,", len(str(c)), "characters")' "$context/check.json"
 "$engine" run --rm --network none --read-only --tmpfs /tmp -v "$PWD/workloads/sets/demo/three-lc-arrivals.toml:/sets/demo.toml:ro" \
-  "surefoot/node:$version" eval --workloads /sets --policies unmanaged,parties --platform server-1 --out /tmp/eval --json >"$context/eval.json"
+  "surefoot/node:$version" eval --workloads /sets --policies unmanaged,parties-be --platform server-1 --out /tmp/eval --json >"$context/eval.json"
 python3 -m json.tool "$context/eval.json" >/dev/null
 echo "image-node: eval on a virtual server works"
 printf 'image-node: surefoot/node:%s, %s bytes\n' "$version" "$("$engine" image inspect -f '{{.Size}}' "surefoot/node:$version")"
