@@ -93,7 +93,8 @@ struct Streaks {
     /// The load has risen, and the target is met by less than the margin.
     tight: u32,
     sizes: u32,
-    misses: u32,
+    /// Periods that missed the target, less what was forgiven.
+    misses: f64,
     /// The target was met although no state is known that meets it.
     well: u32,
 }
@@ -440,7 +441,8 @@ impl Cosmos {
 
     /// Whether what the search rests on has changed, and what of it.
     fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> Option<GivenUp> {
-        let Readapt { load, periods, misses, .. } = self.set.readapt;
+        let Readapt { load, periods, misses, forgive, .. } = self.set.readapt;
+        let misses = f64::from(misses);
         let settled = self.since_ms + self.set.judge.settle_ms < self.period_ms;
         // While the target is missed, what is served may be less than what is asked for, but not more.
         if settled {
@@ -451,7 +453,7 @@ impl Cosmos {
             let change = self.load.map_or(0.0, |was| if qos >= 1.0 { (now - was).abs() } else { now - was });
             let changed = self.load.is_some_and(|was| change > load * was + noise);
             self.streaks.load = if changed { self.streaks.load + 1 } else { 0 };
-            // More load takes up the room that the state was kept with. At its edge a miss comes now and then, and never so many in a row.
+            // More load takes up the room that the state was kept with.
             let margin = self.set.judge.margin;
             let tight = qos < 1.0 / (1.0 - margin) && self.load.is_some_and(|was| now > was * (1.0 + margin) + noise);
             self.streaks.tight = if tight { self.streaks.tight + 1 } else { 0 };
@@ -465,7 +467,8 @@ impl Cosmos {
         self.streaks.sizes = if self.sizes.are_off(&self.kept, &self.set.readapt) { self.streaks.sizes + 1 } else { 0 };
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
-        self.streaks.misses = if missed { self.streaks.misses + 1 } else { 0 };
+        // At the edge a miss comes now and then, and never so many in a row.
+        self.streaks.misses = if missed { self.streaks.misses + 1.0 } else { (self.streaks.misses - forgive).max(0.0) };
         let well = self.best.is_none() && qos >= 1.0 / (1.0 - self.margin) && self.settled(self.period_ms);
         self.streaks.well = if well { self.streaks.well + 1 } else { 0 };
         let given_up = if self.streaks.sizes >= periods {
@@ -487,7 +490,7 @@ impl Cosmos {
             self.margin = (self.margin + self.set.judge.margin_step).min(self.set.judge.margin_most);
         } else {
             // No state meets the target: another search would find the same.
-            self.streaks.misses = 0;
+            self.streaks.misses = 0.0;
             return None;
         }
         Some(given_up)

@@ -58,7 +58,8 @@ settings! {
         footprint: f64 = 0.1, 0.01..=10, "share", "change of the footprint of either side", CosmosOpen;
         ratio: f64 = 0.1, 0.01..=10, "share", "change of the compression ratio", CosmosOpen;
         periods: u32 = 3, 1..=1000, "periods", "in a row that such a change must last", CosmosOpen;
-        misses: u32 = 3, 1..=1000, "periods", "in a row with a missed target", CosmosOpen;
+        misses: u32 = 3, 1..=1000, "periods", "with a missed target, less what those within it forgive", CosmosOpen;
+        forgive: f64 = 0.1, 0..=1, "misses", "that a period within the target takes from those counted: one in so many may miss for ever", CosmosOpen;
         more_cores: u32 = 2, 0..=64, "cores", "that the next search begins with, above those that were kept, by load", CosmosOpen;
     }
 

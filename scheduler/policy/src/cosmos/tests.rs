@@ -392,6 +392,23 @@ fn a_state_without_its_margin_under_more_load_is_given_up() {
     }
 }
 
+/// A state that misses its target now and then is given up, as one that misses it three times in a row; one that misses it more rarely than once in ten is not.
+#[test]
+fn misses_that_come_and_go_count() {
+    for (every_s, given_up) in [(5, true), (20, false)] {
+        let mut w = World { rps: 1_000_000, ..World::new() };
+        let mut policy = w.cosmos();
+        w.run(&mut policy, 180);
+        is(w.state(), 4, 36.0, 17.1);
+        let mut plans = vec![];
+        for s in 1..=100 {
+            w.met_ms = if s % every_s == 0 { 11.0 } else { 5.0 };
+            plans.extend(w.run(&mut policy, 1).1);
+        }
+        assert_eq!(plans.iter().any(|p| !p.actions.is_empty()), given_up, "{every_s}");
+    }
+}
+
 /// Under less load no fewer cores are tried than serve as much of it each as has missed the target.
 #[test]
 fn what_missed_for_its_load_is_not_tried_under_less() {
