@@ -40,7 +40,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-HELLO, WELCOME, QUESTION, ANSWER = (json.loads(blocks(f"json {kind}")[0]) for kind in ("hello", "welcome", "question", "answer"))
+HELLO, WELCOME, QUESTION, ANSWER = (json.loads(block) for block in blocks("json"))
 
 
 @contextmanager
