@@ -2,8 +2,8 @@
 
 On each workload the policies are ranked by the mean over its seeds (1 is the best; equals share a rank). Friedman's test asks
 whether all policies could be as good as each other. Then each of ours is held against each other policy by Wilcoxon's
-signed-rank test over workloads, all of a set's comparisons corrected by Holm: whatever number of rivals there is, the chance
-that one difference is called sure by mistake is 5 %.
+signed-rank test over workloads, the comparisons of a set and a metric corrected by Holm: whatever number of rivals there is,
+the chance that one difference of that metric is called sure by mistake is 5 %.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ranks(rows: pl.DataFrame, policies: Sequence[str], ours: Sequence[str], colu
         ours: those of them that are held against all others.
         less: whether less is better.
     """
-    mean = rows.group_by("workload", "policy").agg(pl.col(column).mean()).drop_nulls()
+    mean = rows.group_by("workload", "policy").agg(pl.col(column).mean().fill_nan(None)).drop_nulls()
     table = mean.pivot(on="policy", index="workload", values=column).sort("workload")
     ranked = [p for p in policies if p in table.columns]
     table = table.select("workload", *ranked).drop_nulls()
@@ -67,10 +67,14 @@ def ranks(rows: pl.DataFrame, policies: Sequence[str], ours: Sequence[str], colu
     each = stats.rankdata(values if less else -values, axis=1)
     pairs = [(mine, other) for mine in ours if mine in ranked for other in ranked if other != mine]
     of = {p: values[:, k] for k, p in enumerate(ranked)}
-    raw = [_wilcoxon(of[mine], of[other]) for mine, other in pairs]
+    # Two of ours are one question, whoever of them is named first.
+    asked = list(dict.fromkeys(tuple(sorted(pair)) for pair in pairs))
+    raw = [_wilcoxon(of[mine], of[other]) for mine, other in asked]
+    p_of = {pair: (p, p_holm) for pair, p, p_holm in zip(asked, raw, holm(raw), strict=True)}
     sign = 1.0 if less else -1.0
     compared = []
-    for (mine, other), p, holm_p in zip(pairs, raw, holm(raw), strict=True):
+    for mine, other in pairs:
+        p, holm_p = p_of[tuple(sorted((mine, other)))]
         ahead = sign * (of[other] - of[mine])
         compared.append(
             {

@@ -4,9 +4,9 @@
 //! pages in it: as large as is of use, half of that, none. The BE jobs have the rest, off the pool: by footprint, or whole one after the other but for
 //! the last. (COSMOS paper, Sec. III: cores, memory and pool are one state.)
 //!
-//! More memory never hurts its holder. So the best partition where all have everything is a bound on EMU for every division. Where it meets all
-//! targets it is one on BE throughput, too: services that meet their targets serve the same requests, and paging only adds to their work. The search
-//! ends where the bound is reached. A service that is overloaded has no such bound, since its neighbours gain from what pages keep it from doing. With one LC service every division is looked at. With more of them a local search goes from
+//! More memory never hurts its holder, but a job or an overloaded service that pages leaves more to others. So EMU has no bound but all loads; and the
+//! best partition where everybody has everything bounds BE throughput only of one job beside services that all meet their targets: these serve the same
+//! requests, and paging adds to their work. The search ends where the bound is reached. With one LC service every division is looked at. With more of them a local search goes from
 //! three divisions on: to the LC services what they touch, to the jobs, and half-way between. What may have been missed is then said by the bound.
 //!
 //! Units: GB (GiB) of memory.
@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 pub const STEP: f64 = 0.05;
 /// Pools of an LC service, as shares of the largest that is of use.
 const POOLS: [f64; 3] = [1.0, 0.5, 0.0];
+/// Divisions that are looked at, with one LC service: all of them beside up to two jobs.
+const MOST_OF_ONE: u64 = 200;
 /// Steps that a local search takes at once.
 const LEAPS: [i64; 4] = [1, -1, 4, -4];
 
@@ -260,7 +262,7 @@ impl Walk<'_> {
     }
 }
 
-/// The best division and partition. `unlimited` is the best partition where everybody has what it touches, `solve` the best for a division; where
+/// The best division and partition. `unlimited` is the best partition where everybody has what it touches, `offered` the sum of all loads, `solve` the best for a division; where
 /// `for_emu`, BE throughput does not matter. After `most_divisions` a local search ends.
 ///
 /// # Errors
@@ -268,21 +270,26 @@ impl Walk<'_> {
 pub fn search<'a>(
     machine: &'a Machine,
     unlimited: &Outcome,
+    offered: f64,
     for_emu: bool,
     most_divisions: u64,
     solve: &'a mut Solve<'a>,
 ) -> Result<Found, String> {
     let jobs = !machine.jobs.is_empty() && !for_emu;
-    let all_met = unlimited.met.iter().all(|m| *m);
+    let all_met = unlimited.met.iter().all(|m| *m) && machine.jobs.len() <= 1;
     let be_most = if all_met { unlimited.be_bound.unwrap_or(unlimited.answer.be_throughput) } else { f64::INFINITY };
-    let most = (steps(unlimited.emu_bound), if jobs { steps(be_most) } else { i64::MIN });
-    let whole = machine.lc.len() <= 1;
+    // A job that pages leaves bandwidth to others: only where all loads are met nothing is above.
+    let emu_most = if unlimited.met.iter().all(|m| *m) { unlimited.emu_bound } else { offered };
+    let most = (steps(emu_most), if jobs { steps(be_most) } else { i64::MIN });
+    let mut whole = machine.lc.len() <= 1;
     let effort = if whole { Effort::Whole } else { Effort::Quick };
     let (seen, most_emu) = (BTreeMap::new(), f64::NEG_INFINITY);
     let mut walk = Walk { machine, solve, effort, seen, best: None, divisions: 0, most, proven: true, most_emu };
     if whole {
         for d in machine.all().iter().rev() {
-            if !walk.is_done() {
+            if walk.divisions >= MOST_OF_ONE {
+                whole = false;
+            } else if !walk.is_done() {
                 walk.ask(d)?;
             }
         }
@@ -325,7 +332,7 @@ pub fn search<'a>(
     } else if whole {
         most_emu
     } else {
-        unlimited.emu_bound
+        emu_most
     };
     if outcome.be_bound.is_some() && !outcome.exact {
         // Where the bound is not of the same services, a job is never faster than alone.
@@ -405,7 +412,7 @@ mod tests {
                 .max_by(|a, b| (steps(a.emu), steps(a.answer.be_throughput)).cmp(&(steps(b.emu), steps(b.answer.be_throughput))));
             let best = best.unwrap();
             let unlimited = outcome(0.5 * n as f64 + 0.1 * (0..n).sum::<usize>() as f64, 1.0, vec![true; n]);
-            let found = search(&m, &unlimited, false, 10_000, &mut |d, e| solve(d, e)).unwrap();
+            let found = search(&m, &unlimited, unlimited.emu, false, 10_000, &mut |d, e| solve(d, e)).unwrap();
             assert_eq!(steps(found.outcome.emu), steps(best.emu), "{needs:?}");
             let (is, most) = (found.outcome.answer.be_throughput, best.answer.be_throughput);
             assert!(is >= 0.999 * most && is <= most + 1e-9, "{needs:?}: {is}, not {most}");
@@ -439,10 +446,10 @@ mod tests {
         let m = Machine { capacity_gb: 30.0, lc: vec![holder(20.0, 10.0), holder(8.0, 4.0)], jobs: vec![holder(12.0, 1.0)] };
         let solve = toy(&m, &[0.9, 0.9]);
         let unlimited = outcome(1.1, 1.0, vec![true, true]);
-        let found = search(&m, &unlimited, true, 100, &mut |d, e| solve(d, e)).unwrap();
+        let found = search(&m, &unlimited, unlimited.emu, true, 100, &mut |d, e| solve(d, e)).unwrap();
         assert_eq!((found.divisions, found.outcome.exact), (1, true));
         let small = Machine { capacity_gb: 10.0, ..m.clone() };
-        let e = search(&small, &unlimited, true, 100, &mut |d, e| solve(d, e)).unwrap_err();
+        let e = search(&small, &unlimited, unlimited.emu, true, 100, &mut |d, e| solve(d, e)).unwrap_err();
         assert!(e.starts_with("the least that everybody can live with, 15.0 GB, does not fit into 10.0 GB"), "{e}");
     }
 }

@@ -23,6 +23,8 @@ pub const PREFIX: &str = "surefoot/";
 pub const KEYS: [&str; 6] = ["kind", "qos-target-ms", "service", "id", "container", "threads"];
 /// Of a static pod: the kubelet names its cgroup after this, whatever uid the API server gave its mirror.
 const STATIC_UID: &str = "kubernetes.io/config.hash";
+/// Of such a mirror, which the kubelet makes.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// What a pod's program is usually called by.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 
@@ -56,6 +58,9 @@ struct Metadata {
 struct Status {
     #[serde(default)]
     phase: String,
+    /// RFC 3339 in UTC: the order of texts is that of times.
+    #[serde(default)]
+    start_time: String,
     #[serde(default)]
     qos_class: String,
     #[serde(default)]
@@ -176,7 +181,9 @@ impl Ours<'_> {
             why: format!("its qosClass is {:?}", pod.status.qos_class),
             remedy: "Give a list of pods with their status (kubectl get pods -o json)".into(),
         })?;
-        let uid = pod.metadata.annotations.get(STATIC_UID).unwrap_or(&pod.metadata.uid);
+        // Of a mirror of a static pod alone: anybody may write that annotation, and it would name another pod's group.
+        let fixed = pod.metadata.annotations.get(STATIC_UID).filter(|_| pod.metadata.annotations.contains_key(MIRROR));
+        let uid = fixed.unwrap_or(&pod.metadata.uid);
         if uid.is_empty() || !uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
             return Err(Refused {
                 pod: self.pod.into(),
@@ -200,7 +207,8 @@ pub fn read(text: &str) -> Result<Reading, String> {
     let mut out = Reading::default();
     let mut pods: Vec<(String, Pod)> =
         list.items.into_iter().map(|p| (format!("{}/{}", p.metadata.namespace, p.metadata.name), p)).collect();
-    pods.sort_by(|a, b| a.0.cmp(&b.0));
+    // Of two with one id the one that was first stays: a newcomer takes nothing from it.
+    pods.sort_by(|a, b| (&a.1.status.start_time, &a.0).cmp(&(&b.1.status.start_time, &b.0)));
     let mut ids: BTreeMap<String, String> = BTreeMap::new();
     for (name, pod) in &pods {
         let m = &pod.metadata;

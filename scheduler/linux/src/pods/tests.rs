@@ -166,8 +166,25 @@ fn the_cgroup_is_found() {
 #[test]
 fn static_pods_have_the_kubelets_uid() {
     let mut p = pod("etcd", &[("kind", "be")]);
+    let own = p["metadata"]["uid"].as_str().unwrap().to_string();
     p["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!("ae7a96fb2bdc46b096e278e4af94847b");
+    // Anybody can write that annotation: without a mirror's it says nothing.
+    assert_eq!(read(&list(&[p.clone()])).unwrap().wanted[0].group.uid, own);
+    p["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("ae7a96fb2bdc46b096e278e4af94847b");
     assert_eq!(read(&list(&[p])).unwrap().wanted[0].group.uid, "ae7a96fb2bdc46b096e278e4af94847b");
+}
+
+/// Of two pods with one id the one that runs for longer keeps it, whatever their names.
+#[test]
+fn a_newcomer_takes_no_id() {
+    let started = |name: &str, at: &str| {
+        let mut p = pod(name, &[("kind", "be"), ("id", "db")]);
+        p["status"]["startTime"] = json!(at);
+        p
+    };
+    let found = read(&list(&[started("alpha", "2026-11-29T10:00:00Z"), started("zeta", "2026-11-28T10:00:00Z")])).unwrap();
+    assert!(found.wanted.len() == 1 && found.wanted[0].pod.ends_with("/zeta"), "{:?}", found.wanted);
+    assert!(found.refused[0].to_string().contains("alpha"), "{}", found.refused[0]);
 }
 
 /// A host with these cgroups, and a list of its pods.

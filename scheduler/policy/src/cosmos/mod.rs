@@ -284,9 +284,11 @@ impl Cosmos {
         };
         let (by_load, floor) = match given_up {
             GivenUp::Sizes => return (self.most_cores(), 0),
-            GivenUp::Load if load_now >= was => (load_now / was.max(1e-9), best.cores),
+            GivenUp::Load if load_now >= was => (load_now / was.max(1e-9), best.cores + u32::from(self.streaks.misses >= 1.0)),
             // Fewer cores serve less of a load each: as much of it for each core as has missed the target misses it again.
-            GivenUp::Load => (1.0, (f64::from(self.missed) * load_now / was).floor() as u32 + u32::from(self.missed > 0)),
+            // What is held was enough for more.
+            GivenUp::Load if self.missed > 0 => (1.0, ((f64::from(self.missed) * load_now / was).floor() as u32 + 1).min(best.cores)),
+            GivenUp::Load => (1.0, 0),
             GivenUp::Missed => (1.0, best.cores + 1),
         };
         let cores = f64::from(best.cores) * by_load.max(1.0) + f64::from(self.set.readapt.more_cores);
@@ -455,7 +457,8 @@ impl Cosmos {
             self.streaks.load = if changed { self.streaks.load + 1 } else { 0 };
             // More load takes up the room that the state was kept with.
             let margin = self.set.judge.margin;
-            let tight = qos < 1.0 / (1.0 - margin) && self.load.is_some_and(|was| now > was * (1.0 + margin) + noise);
+            let tight =
+                self.best.is_some() && qos < 1.0 / (1.0 - margin) && self.load.is_some_and(|was| now > was * (1.0 + margin) + noise);
             self.streaks.tight = if tight { self.streaks.tight + 1 } else { 0 };
         }
         if self.phase == Phase::Exploration {
@@ -501,12 +504,17 @@ impl Cosmos {
         let throughput = self.judged.throughput();
         self.explored += 1;
         if met {
+            // With more memory it is enough.
+            if self.missed >= self.current.cores {
+                self.missed = self.current.cores.saturating_sub(1);
+            }
             self.enough = Some(self.enough.map_or(self.current.cores, |e| e.min(self.current.cores)));
         } else {
             self.missed = self.missed.max(self.current.cores);
         }
         if !met && self.short_cut && self.best.is_none() {
             self.short_cut = false;
+            self.floor = self.floor.max(self.current.cores + 1).min(self.most_cores());
             let next = State { cores: self.most_cores(), ..self.current.clone() };
             self.enter(next, now_ms);
             let bound = "all cores but the least";

@@ -159,7 +159,8 @@ impl Olpart {
             range: self.ranges.iter().position(|r| *r == (i * share, share)).unwrap_or(0),
             level: 0,
         };
-        let first = (0..n).map(equal).collect();
+        let mut first: Vec<Part> = (0..n).map(equal).collect();
+        self.give_be_their_least(&mut first);
         self.put(now_ms, first, seen, why, vec![], plan);
     }
 

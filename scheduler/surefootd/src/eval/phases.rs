@@ -444,7 +444,7 @@ pub fn solve(company: &mut Company, goal: Goal, most_judged: u64) -> std::result
     let mut judged = unlimited.judged;
     let for_emu = goal == Goal::Emu;
     let most_divisions = if for_emu { MOST_DIVISIONS_EVAL } else { MOST_DIVISIONS };
-    let found = memory::search(&machine, &unlimited, for_emu, most_divisions, &mut |d, effort| {
+    let found = memory::search(&machine, &unlimited, problem.loads.iter().sum(), for_emu, most_divisions, &mut |d, effort| {
         company.divide(d);
         let most_judged = if effort == Effort::Quick { QUICK.min(most_judged) } else { most_judged };
         let outcome = search(&problem, company, &Settings { goal, most_judged })?;

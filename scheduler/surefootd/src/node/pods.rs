@@ -103,6 +103,7 @@ pub struct Pods {
     latest: Arc<Mutex<Option<Vec<NodeService>>>>,
     words: Arc<Mutex<Vec<Word>>>,
     named: BTreeSet<String>,
+    said: Said,
 }
 
 impl Pods {
@@ -112,21 +113,20 @@ impl Pods {
         let (mut said, latest, words) = (Said::default(), Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let first = services(config, &root, &mut said).unwrap_or_default();
         tracing::info!("pods: {} of {} are services here", first.len(), config.source);
-        let mut pods = Pods { here: vec![], latest: Arc::clone(&latest), words: Arc::clone(&words), named: named.collect() };
+        let mut pods =
+            Pods { here: vec![], latest: Arc::clone(&latest), words: Arc::clone(&words), named: named.collect(), said: Said::default() };
         pods.here = pods.ours(first);
         let config = config.clone();
         std::thread::Builder::new().name("pods".into()).spawn(move || watch(&config, &root, said, &latest, &words))?;
         Ok(pods)
     }
 
-    fn ours(&self, mut all: Vec<NodeService>) -> Vec<NodeService> {
-        all.retain(|s| {
-            let free = !self.named.contains(&s.id);
-            if !free {
-                tracing::warn!("pod {0}: {0:?} is the id of a [[service]], too. Give the pod another with surefoot/id", s.id);
-            }
-            free
-        });
+    fn ours(&mut self, mut all: Vec<NodeService>) -> Vec<NodeService> {
+        let taken = |s: &NodeService| self.named.contains(&s.id);
+        let word = |s: &NodeService| format!("pod {0}: {0:?} is the id of a [[service]], too. Give the pod another with surefoot/id", s.id);
+        let words = all.iter().filter(|s| taken(s)).map(word).collect();
+        all.retain(|s| !taken(s));
+        self.said.log(words);
         all
     }
 

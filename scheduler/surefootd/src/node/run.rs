@@ -72,6 +72,9 @@ pub fn run(args: &cli::Run) -> Result<()> {
     // Everything that can be wrong is found before anything is changed: names, the bundle and the models of policies before a server
     // is opened (a local one has its state folder from then on), the rest before there is a port, a line in the journal or a socket.
     check_name(&args.policy).map_err(Error::BadInput)?;
+    if args.policy == "parties" {
+        tracing::warn!("--policy parties decides as its authors' program does. What had that name before is parties-be (docs/rivals.md)");
+    }
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let mut pods = None;
     let real_time = config.realtime || matches!(server, cli::Server::Local);

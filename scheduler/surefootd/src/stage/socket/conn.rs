@@ -16,7 +16,7 @@ use surefoot_policy::remote::{Held, Miss};
 
 /// Taken from the kernel at a time, and of lines that are not wanted in one go.
 const READ_BYTES: usize = 16 << 10;
-const MOST_DRAINED_BYTES: usize = 4 * MOST_ANSWER_BYTES;
+pub(super) const MOST_DRAINED_BYTES: usize = 4 * MOST_ANSWER_BYTES;
 
 pub struct Conn {
     fd: OwnedFd,
@@ -86,7 +86,7 @@ impl Conn {
         })
     }
 
-    fn broken(&mut self, held: Held, why: impl Into<String>) -> Miss {
+    pub(super) fn broken(&mut self, held: Held, why: impl Into<String>) -> Miss {
         self.is_broken = true;
         Miss::new(held, why)
     }

@@ -6,7 +6,7 @@
 mod conn;
 
 use crate::base::error::{Error, Result};
-use conn::Conn;
+use conn::{Conn, MOST_DRAINED_BYTES};
 use serde_json::json;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -253,6 +253,7 @@ fn exchange(
         serde_json::to_vec(&Question { seq: conn.seq, ..question.clone() }).map_err(|e| Miss::new(Held::Failed, e.to_string()))?;
     line.push(b'\n');
     conn.send(&line, deadline)?;
+    let mut stale_bytes = 0;
     loop {
         let Some(line) = conn.line(deadline)? else {
             conn.waited += 1;
@@ -260,7 +261,14 @@ fn exchange(
             return Err(Miss::new(Held::Late, format!("no answer within {limit_ms} ms")));
         };
         match conn.read(&line)? {
-            None => conn.discarded += 1,
+            // However many lines are here: no answer in time is none.
+            None => {
+                conn.discarded += 1;
+                stale_bytes += line.len() + 1;
+                if stale_bytes > MOST_DRAINED_BYTES || Instant::now() >= deadline {
+                    return Err(conn.broken(Held::Malformed, "it sends lines that nobody asked for"));
+                }
+            }
             Some(answer) => {
                 (conn.waited, conn.owes_since_ms) = (0, None);
                 return Ok(answer);
