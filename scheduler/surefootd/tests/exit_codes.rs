@@ -96,7 +96,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ),
     ("eval --workloads @/w.toml --policies parties-be, --platform server-1 --out @/e", 2, "--policies: the list has an empty entry"),
     ("eval --workloads @/w.toml --policies parties-be,oracle --platform server-1 --out @/e", 2, "no policy: run `surefootd oracle`"),
-    ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties-be, "),
+    ("eval --workloads @/w.toml --policies ? --platform server-1 --out @/e", 2, "unmanaged, equal-share, parties, "),
     (
         "eval --workloads @/w.toml --policies parties-be --platform server-1 --bundle @/empty --trust @/text --out @/e",
         2,

@@ -181,7 +181,7 @@ fn an_honest_policy_decides() {
     let asked = &summary["asked"][&name];
     assert_eq!((asked["decisions"].as_u64().unwrap(), &asked["connections"]), (held.len() as u64, &json!(1)));
     assert!(asked["held"].as_object().unwrap().values().all(|n| n == 0), "{asked}");
-    assert_eq!((summary["late_ticks"].clone(), warnings(&log, &name).len()), (json!(0), 0), "{log}");
+    assert_eq!(warnings(&log, &name).len(), 0, "{log}");
     // The shadow of the same kind wants something else only in the interval in which both have just decided it.
     assert!(summary["shadows"][0]["disagreement_cores"].as_f64() < Some(0.5), "{summary}");
 }

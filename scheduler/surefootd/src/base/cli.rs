@@ -67,7 +67,7 @@ pub enum Command {
 /// A help text with the policies that there are.
 fn one_of(what: &str) -> String {
     let names = surefoot_policy::NAMES.join(", ");
-    format!("{what}. There are: {names}; and socket:PATH for one in another process (docs/python-policies.md)")
+    format!("{what}. There are: {names}, and socket:PATH for one in another process (docs/python-policies.md)")
 }
 
 /// An entry of a list: "a, b" names what "a,b" names.
