@@ -178,7 +178,7 @@ def test_the_worst_slowdown_and_refused_plans_are_shown(tmp_path: Path) -> None:
 
 
 def test_ratios_are_paired_by_workload_and_seed(lc3: Path) -> None:
-    """Both converge in three runs: parties-stop 15 and 30, osml-plus 3 and 6. Ratio of means 22.5 / 4.5; it is 5 in every resample."""
+    """Both converge in three runs: parties-stop 15 and 30, osml-plus 3 and 6. Ratio of means 22.5 / 4.5; in every resample 5."""
     (of,) = facts_of(lc3)["sets"]
     (ratio,) = of["ratios"]
     assert (ratio["policy"], ratio["baseline"]) == ("osml-plus", "parties-stop")
@@ -330,7 +330,7 @@ def test_only_sets_of_a_paper_have_a_published_column(tmp_path: Path) -> None:
 
 
 def test_failures_are_compared_as_shares(tmp_path: Path) -> None:
-    """Published: parties-stop fails 4 of 20 with four LC services, a fifth. One of two is more than that, one of five the same."""
+    """Published: parties-stop fails 4 of 20 with four LC services, a fifth. One of two is more, one of five the same."""
 
     def judged(n: int, others: int = 0) -> dict[str, Any]:
         rows = [row(f"lc4-be-{k:02}", "parties-stop", 1, None if k == 0 else 1.0, be_throughput=0.5) for k in range(n)]
@@ -1104,8 +1104,8 @@ def test_misled_and_honest_runs_are_not_one_set(lc3: Path, tmp_path: Path) -> No
 def test_the_price_of_an_untruth(lc3: Path, tmp_path: Path) -> None:
     """On the runs that both have. osml-plus has 2 s in each run, parties-stop 2 s and once 10.
 
-    Misled to 3 and 5 s with seed 1: twice its own, and twice parties-stop', which was not told the same; to 1 s on lc3-02 a sixth of
-    parties-stop' 6; where parties-stop was told the same and has 0.5 s there, twice that.
+    Misled to 3 and 5 s with seed 1: twice its own, and twice that of parties-stop, which was not told the same;
+    to 1 s on lc3-02 a sixth of its 6; where parties-stop was told the same and has 0.5 s there, twice that.
     """
     wrong = [row(f"lc3-0{k}", "osml-plus", 1, 2.0, qos_violation_s=v) for k, v in ((1, 3.0), (2, 5.0))]
     shuffled = what(write(tmp_path / "shuffled", wrong), harm="shuffled-a")

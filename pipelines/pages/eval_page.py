@@ -488,8 +488,8 @@ def _untruths(facts: Facts) -> list[Section]:
     section.blocks.append(
         Text(
             "The same policies on the same workloads and seeds, told untruths (surefootd eval --harm): seconds of QoS violation "
-            "a run. The aim: a policy of ours that is misled breaks less than parties-stop, which has no models. Ratios are of the "
-            "runs that both have; below 1 is less."
+            "a run. The aim: a policy of ours that is misled breaks less than parties-stop, which has no models. Ratios are of "
+            "the runs that both have; below 1 is less."
         )
     )
     columns = [Column("policy"), Column("told"), Column("told the truth, s", True), Column("misled, s", True)]
