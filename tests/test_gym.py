@@ -419,10 +419,11 @@ def test_the_stub_is_of_the_extension() -> None:
 
     tree = ast.parse((ROOT / "python/surefoot_gym/_native.pyi").read_text("utf-8"))
     said = {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    (servers,) = (n for n in tree.body if isinstance(n, ast.ClassDef))
-    assert said | {servers.name} == {n for n in dir(_native) if not n.startswith("_")}
-    methods = {n.name for n in servers.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
-    assert methods == {n for n in dir(_native.Servers) if not n.startswith("_")}
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+    assert said | {c.name for c in classes} == {n for n in dir(_native) if not n.startswith("_")}
+    for of in classes:
+        methods = {n.name for n in of.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
+        assert methods == {n for n in dir(getattr(_native, of.name)) if not n.startswith("_")}, of.name
 
 
 def test_the_public_names_are_there() -> None:
