@@ -107,6 +107,12 @@ def node(tmp_path: Path, realtime: bool, more: str = "") -> Path:
     return config
 
 
+def acts(name: str, tmp_path: Path, seconds: int) -> subprocess.CompletedProcess[str]:
+    """So many seconds of virtual time under the policy `name`."""
+    config = node(tmp_path, realtime=False)
+    return surefootd("run", "--policy", name, "--server", "virtual:server-1", "--config", config, "--duration-s", str(seconds))
+
+
 def test_ten_minutes_as_actor(tmp_path: Path) -> None:
     """6000 ticks of a policy in Python on a virtual server: each decision is its own."""
     config = node(tmp_path, realtime=False)
@@ -194,17 +200,7 @@ class Raises(sp.Policy):
 def test_what_a_policy_raises_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An exception is in the log of both sides, and the plan of before holds."""
     with listening(Raises, tmp_path / "s" / "raises.sock") as name:
-        done = surefootd(
-            "run",
-            "--policy",
-            name,
-            "--server",
-            "virtual:server-1",
-            "--config",
-            node(tmp_path, realtime=False),
-            "--duration-s",
-            "5",
-        )
+        done = acts(name, tmp_path, 5)
     (line,) = (line for line in done.stderr.splitlines() if "WARN" in line)
     assert "failed: it could not decide: KeyError: 'no such thing'. The last safe plan holds" in line
     assert json.loads(done.stdout)["asked"][name]["held"]["failed"] >= 48
@@ -317,17 +313,7 @@ def test_what_is_asked(tmp_path: Path) -> None:
     """A question has every field that the classes and the page have, and numbers that agree with each other."""
     Keeps.asked = []
     with listening(Keeps, tmp_path / "s" / "keeps.sock") as name:
-        surefootd(
-            "run",
-            "--policy",
-            name,
-            "--server",
-            "virtual:server-1",
-            "--config",
-            node(tmp_path, realtime=False),
-            "--duration-s",
-            "3",
-        )
+        acts(name, tmp_path, 3)
     last, hello = Keeps.asked[-1], Keeps.hello_seen  # type: ignore[attr-defined]
     assert [s.id for s in last.lc] == ["moses", "img-dnn"]
     assert {sid: (h.core_units, h.ways) for sid, h in last.held.items()} == {"moses": (9, 5), "img-dnn": (9, 5)}
@@ -363,17 +349,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert WELCOME["name"] == mine.name
     exec(agent, scope)
     with listening(scope["seat"], tmp_path / "s" / "agent.sock") as name:
-        surefootd(
-            "run",
-            "--policy",
-            name,
-            "--server",
-            "virtual:server-1",
-            "--config",
-            node(tmp_path, realtime=False),
-            "--duration-s",
-            "5",
-        )
+        acts(name, tmp_path, 5)
     text = PAGE.read_text()
     documented = set(re.findall(r"`([A-Za-z_]+)`", re.search(r"\| class \|.*?\n\n", text, re.DOTALL)[0]))  # type: ignore[index]
     assert documented >= {"Policy", "Hello", "Observation", "Service", "Books", "Plan", "run", "serve", "answer"}

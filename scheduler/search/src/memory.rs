@@ -13,7 +13,7 @@
 
 use crate::partition::{steps, Outcome};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// Of the footprint, between two limits of a service.
 pub const STEP: f64 = 0.05;
@@ -223,7 +223,7 @@ struct Walk<'a> {
     machine: &'a Machine,
     solve: &'a mut Solve<'a>,
     effort: Effort,
-    seen: BTreeMap<Deal, Option<Rank>>,
+    seen: BTreeSet<Deal>,
     best: Option<(Rank, Deal, Division, Outcome)>,
     divisions: u64,
     /// No division reaches more.
@@ -234,14 +234,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn ask(&mut self, d: &Deal) -> Result<Option<Rank>, String> {
-        if let Some(known) = self.seen.get(d) {
-            return Ok(known.clone());
+    fn ask(&mut self, d: &Deal) -> Result<(), String> {
+        if !self.seen.insert(d.clone()) {
+            return Ok(());
         }
-        let Some(division) = self.machine.division(d) else {
-            self.seen.insert(d.clone(), None);
-            return Ok(None);
-        };
+        let Some(division) = self.machine.division(d) else { return Ok(()) };
         let outcome = (self.solve)(&division, self.effort)?;
         self.divisions += 1;
         self.proven &= outcome.exact;
@@ -250,10 +247,9 @@ impl Walk<'_> {
         let memory = division.lc.iter().map(|s| steps(s.memory_gb)).sum();
         let rank: Rank = (steps(outcome.emu), steps(outcome.answer.be_throughput), Reverse(size), Reverse(memory), Reverse(d.clone()));
         if self.best.as_ref().is_none_or(|b| rank > b.0) {
-            self.best = Some((rank.clone(), d.clone(), division, outcome));
+            self.best = Some((rank, d.clone(), division, outcome));
         }
-        self.seen.insert(d.clone(), Some(rank.clone()));
-        Ok(Some(rank))
+        Ok(())
     }
 
     /// Nothing better is possible.
@@ -278,20 +274,18 @@ pub fn search<'a>(
     let jobs = !machine.jobs.is_empty() && !for_emu;
     let all_met = unlimited.met.iter().all(|m| *m) && machine.jobs.len() <= 1;
     let be_most = if all_met { unlimited.be_bound.unwrap_or(unlimited.answer.be_throughput) } else { f64::INFINITY };
-    // A job that pages leaves bandwidth to others: only where all loads are met nothing is above.
-    let emu_most = if unlimited.met.iter().all(|m| *m) { unlimited.emu_bound } else { offered };
-    let most = (steps(emu_most), if jobs { steps(be_most) } else { i64::MIN });
+    let most = (steps(offered), if jobs { steps(be_most) } else { i64::MIN });
     let mut whole = machine.lc.len() <= 1;
     let effort = if whole { Effort::Whole } else { Effort::Quick };
-    let (seen, most_emu) = (BTreeMap::new(), f64::NEG_INFINITY);
+    let (seen, most_emu) = (BTreeSet::new(), f64::NEG_INFINITY);
     let mut walk = Walk { machine, solve, effort, seen, best: None, divisions: 0, most, proven: true, most_emu };
     if whole {
         for d in machine.all().iter().rev() {
-            if walk.divisions >= MOST_OF_ONE {
-                whole = false;
-            } else if !walk.is_done() {
-                walk.ask(d)?;
+            whole = walk.divisions < MOST_OF_ONE;
+            if !whole || walk.is_done() {
+                break;
             }
+            walk.ask(d)?;
         }
     } else {
         for d in machine.starts() {
@@ -332,7 +326,7 @@ pub fn search<'a>(
     } else if whole {
         most_emu
     } else {
-        emu_most
+        offered
     };
     if outcome.be_bound.is_some() && !outcome.exact {
         // Where the bound is not of the same services, a job is never faster than alone.

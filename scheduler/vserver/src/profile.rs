@@ -633,6 +633,15 @@ impl Profiles {
     pub fn service(&self, name: &str) -> Result<&Arc<Profile>, ProfileError> {
         self.services.get(name).ok_or_else(|| unknown("service or job", name, self.services.keys()))
     }
+
+    /// The same with another working set, where one is given and the profile says how it pages.
+    ///
+    /// # Errors
+    /// As [`Profiles::service`].
+    pub fn service_of_size(&self, name: &str, ws_gb: Option<f64>) -> Result<Arc<Profile>, ProfileError> {
+        let profile = self.service(name)?;
+        Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
+    }
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> ProfileError {

@@ -8,7 +8,6 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use surefoot_io::input::{self, WRITTEN_BYTES};
 use surefoot_server::Server;
 use surefoot_vserver::{Profiles, VirtualServer};
@@ -311,11 +310,8 @@ impl Workload {
     /// [`Error::BadInput`] for what the server refuses.
     pub fn announce(&self, server: &mut VirtualServer, profiles: &Profiles, seed: u64) -> Result<Loads> {
         let refused = |e: surefoot_server::ServerError| Error::BadInput(format!("workload {}: {e}", self.name));
-        let profile = |name: &str, ws_gb: Option<f64>| {
-            let profile = profiles.service(name).map_err(|e| Error::BadInput(e.to_string()))?;
-            // A set of a service that does not page was refused when the file was read.
-            Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
-        };
+        // A set of a service that does not page was refused when the file was read.
+        let profile = |name: &str, ws_gb: Option<f64>| profiles.service_of_size(name, ws_gb).map_err(|e| Error::BadInput(e.to_string()));
         let everywhere = server.platform().logical_cpus();
         let loads = self.loads(seed);
         for l in &self.lc {

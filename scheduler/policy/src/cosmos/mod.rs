@@ -505,9 +505,7 @@ impl Cosmos {
         self.explored += 1;
         if met {
             // With more memory it is enough.
-            if self.missed >= self.current.cores {
-                self.missed = self.current.cores.saturating_sub(1);
-            }
+            self.missed = self.missed.min(self.current.cores.saturating_sub(1));
             self.enough = Some(self.enough.map_or(self.current.cores, |e| e.min(self.current.cores)));
         } else {
             self.missed = self.missed.max(self.current.cores);

@@ -34,10 +34,7 @@ impl Judge {
         let (Some(l), Some(b)) = (w.lc.first(), w.be.first()) else {
             return Err(Error::BadInput(format!("workload {}: give one service and one job", w.name)));
         };
-        let of = |name: &str, ws_gb: Option<f64>| -> Result<Arc<Profile>> {
-            let profile = at.profiles.service(name).map_err(bad)?;
-            Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
-        };
+        let of = |name: &str, ws_gb: Option<f64>| at.profiles.service_of_size(name, ws_gb).map_err(bad);
         let rps = l.rps[0].1;
         Ok(Judge {
             steady: Steady::new(at.profile.clone()),

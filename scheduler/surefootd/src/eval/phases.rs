@@ -139,12 +139,6 @@ pub struct Memory {
     pub pool_gb: f64,
 }
 
-/// The profile of a service or job with the working set that the workload gives it.
-fn of_size(at: &VirtualTarget, name: &str, ws_gb: Option<f64>) -> Result<Arc<Profile>> {
-    let profile = at.profiles.service(name).map_err(bad)?;
-    Ok(ws_gb.and_then(|gb| profile.with_working_set(gb)).map_or_else(|| profile.clone(), Arc::new))
-}
-
 impl<'a> Company<'a> {
     /// # Errors
     /// [`Error::BadInput`] for services that the platform cannot hold.
@@ -155,7 +149,7 @@ impl<'a> Company<'a> {
         let most_ways = p.llc.ways.saturating_sub(holders.saturating_sub(1) * p.llc.min_ways);
         let (mut lc, mut be) = (vec![], vec![]);
         for l in &phase.lc {
-            let profile = &of_size(at, &l.service, l.ws_gb)?;
+            let profile = &at.profiles.service_of_size(&l.service, l.ws_gb).map_err(bad)?;
             let Some(demand) = profile.lc() else {
                 return Err(Error::BadInput(format!("{}: is no LC service. Write [[be]] with job =", l.service)));
             };
@@ -169,7 +163,7 @@ impl<'a> Company<'a> {
             });
         }
         for b in &phase.be {
-            let profile = &of_size(at, &b.job, b.ws_gb)?;
+            let profile = &at.profiles.service_of_size(&b.job, b.ws_gb).map_err(bad)?;
             let mut quiet = (**profile).clone();
             quiet.cache.apki = 0.0;
             be.push(BeTenant {

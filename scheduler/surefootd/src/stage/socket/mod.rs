@@ -254,27 +254,24 @@ fn exchange(
     line.push(b'\n');
     conn.send(&line, deadline)?;
     let mut stale_bytes = 0;
-    loop {
-        let Some(line) = conn.line(deadline)? else {
-            conn.waited += 1;
-            let limit_ms = (endpoint.limit.as_secs_f64() * 1e5).round() / 100.0;
-            return Err(Miss::new(Held::Late, format!("no answer within {limit_ms} ms")));
-        };
-        match conn.read(&line)? {
-            // However many lines are here: no answer in time is none.
-            None => {
-                conn.discarded += 1;
-                stale_bytes += line.len() + 1;
-                if stale_bytes > MOST_DRAINED_BYTES || Instant::now() >= deadline {
-                    return Err(conn.broken(Held::Malformed, "it sends lines that nobody asked for"));
-                }
-            }
-            Some(answer) => {
-                (conn.waited, conn.owes_since_ms) = (0, None);
-                return Ok(answer);
-            }
+    while let Some(line) = conn.line(deadline)? {
+        if let Some(answer) = conn.read(&line)? {
+            (conn.waited, conn.owes_since_ms) = (0, None);
+            return Ok(answer);
+        }
+        conn.discarded += 1;
+        stale_bytes += line.len() + 1;
+        if stale_bytes > MOST_DRAINED_BYTES {
+            return Err(conn.broken(Held::Malformed, "it sends lines that nobody asked for"));
+        }
+        // However many lines are here, no answer in time is none.
+        if Instant::now() >= deadline {
+            break;
         }
     }
+    conn.waited += 1;
+    let limit_ms = (endpoint.limit.as_secs_f64() * 1e5).round() / 100.0;
+    Err(Miss::new(Held::Late, format!("no answer within {limit_ms} ms")))
 }
 
 impl Endpoint {
