@@ -8,6 +8,13 @@ use surefoot_server::layout::{pack, Holding};
 use surefoot_server::window::{mixture_quantile, MIN_COUNT_P99};
 use surefoot_server::{Allocation, Change, Cpu, Latency, Limit, Observation, Platform, ServiceId, ServiceView};
 
+/// Relative standard error of the p99 of one request, times the square root of their number: sqrt(0.99 x 0.01) / 0.01 means of an exponential tail,
+/// whose p99 is ln(100) of them.
+const P99_ERROR: f64 = 2.16;
+/// Standard errors by which a reading must be above the target before it counts in full.
+const CLEAR_SIGMAS: f64 = 2.0;
+/// Standard errors above which one reading of twenty lies.
+const ONE_IN_TWENTY: f64 = 1.645;
 const MIB: f64 = (1u64 << 20) as f64;
 
 /// The two groups on one platform.
@@ -176,6 +183,23 @@ impl Gathered {
 
     pub fn requests(&self) -> f64 {
         self.recent.values().flatten().map(|l| l.count as f64).sum()
+    }
+
+    /// Relative standard error of the p99 of the service with the fewest requests, of `parts` equal parts of what was gathered.
+    fn error(&self, parts: usize) -> f64 {
+        let least = self.recent.values().map(|of| of.iter().map(|l| l.count).sum::<u64>()).min().unwrap_or(0);
+        P99_ERROR * (parts.max(1) as f64 / least.max(1) as f64).sqrt()
+    }
+
+    /// What a QoS below 1 counts as: a whole miss where p99 is above the target by [`CLEAR_SIGMAS`] of its standard error, else by its part of them.
+    /// A p99 of a thousand requests is off by 7 %, and half of such readings are above a target that is met by nothing.
+    pub fn counts_as_miss(&self, qos: f64) -> f64 {
+        ((1.0 / qos.max(1e-9) - 1.0) / (CLEAR_SIGMAS * self.error(1))).clamp(0.0, 1.0)
+    }
+
+    /// Share of the target by which p99 must be below it, for one of `parts` to miss it in one case of twenty.
+    pub fn margin(&self, parts: usize) -> f64 {
+        ONE_IN_TWENTY * self.error(parts)
     }
 
     /// Target / p99 of a service; over the window by which QoS is judged where requests are few. None: unknown.

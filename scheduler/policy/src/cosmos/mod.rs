@@ -409,10 +409,14 @@ impl Cosmos {
             self.weigh(now_ms, seen, plan);
             return;
         }
-        let met = self.judged.qos(seen).map(|q| q >= 1.0 / (1.0 - self.margin));
-        if let Some(met) = met {
-            self.judge(now_ms, met, seen, plan);
+        let Some(qos) = self.judged.qos(seen) else { return };
+        // Of few requests a p99 within the margin says little: one period of twenty may miss by that.
+        let margin = self.judged.margin(self.read).min(self.set.judge.margin_most).max(self.margin);
+        let beyond = 1.0 / qos - (1.0 - margin);
+        if beyond.abs() < self.judged.margin(1) && self.read < self.set.judge.most_readings {
+            return; // could be either: more requests tell
         }
+        self.judge(now_ms, beyond <= 0.0, seen, plan);
     }
 
     /// Whether memory of the current state is there, and the service holds more cores than the state has: what its jobs do is read first.
@@ -471,7 +475,8 @@ impl Cosmos {
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
         // At the edge a miss comes now and then, and never so many in a row.
-        self.streaks.misses = if missed { self.streaks.misses + 1.0 } else { (self.streaks.misses - forgive).max(0.0) };
+        self.streaks.misses =
+            if missed { self.streaks.misses + period.counts_as_miss(qos) } else { (self.streaks.misses - forgive).max(0.0) };
         let well = self.best.is_none() && qos >= 1.0 / (1.0 - self.margin) && self.settled(self.period_ms);
         self.streaks.well = if well { self.streaks.well + 1 } else { 0 };
         let given_up = if self.streaks.sizes >= periods {

@@ -35,6 +35,7 @@ settings! {
     judge: Judge {
         settle_ms: u64 = 1000, 0..=60_000, "ms", "after a change nothing is read: queues and the last second's requests are of before", CosmosOpen;
         readings: usize = 2, 1..=60, "periods", "whose requests and throughput judge a state together", CosmosOpen;
+        most_readings: usize = 10, 1..=600, "periods", "the same at most, where these could be of a state that meets the target or of one that misses it", CosmosOpen;
         rest: f64 = 0.002, 0..=1, "share", "of its footprint that may move in a period once memory is at rest", CosmosOpen;
         most_wait_ms: u64 = 60_000, 0..=3_600_000, "ms", "for memory to come to rest; then the state is judged as it is", CosmosOpen;
         margin: f64 = 0.05, 0..=0.9, "share", "of the target that p99 must stay below it", CosmosOpen;

@@ -409,6 +409,45 @@ fn misses_that_come_and_go_count() {
     }
 }
 
+/// Point 5: a p99 above the target by less than a thousand requests can tell counts as a part of a miss; of a million it counts in full.
+#[test]
+fn a_miss_within_the_error_of_few_requests_counts_in_part() {
+    for (rps, given_up) in [(1000, false), (1_000_000, true)] {
+        let mut w = World { rps, ..World::new() };
+        let mut policy = w.cosmos();
+        w.run(&mut policy, 180);
+        is(w.state(), 4, 36.0, 17.1);
+        let mut plans = vec![];
+        for s in 1..=100 {
+            w.met_ms = if s % 5 == 0 { 10.3 } else { 9.0 };
+            plans.extend(w.run(&mut policy, 1).1);
+        }
+        assert_eq!(plans.iter().any(|p| !p.actions.is_empty()), given_up, "{rps}");
+    }
+    // A p99 that is far off is a miss however few there are.
+    let mut w = World::new();
+    let mut policy = w.cosmos();
+    w.run(&mut policy, 180);
+    w.met_ms = 12.0;
+    assert!(!w.run(&mut policy, 5).0.is_empty());
+}
+
+/// Point 5: what two periods of few requests leave open is read for longer; what is clear, or has many, is judged at once.
+#[test]
+fn a_state_at_the_edge_is_read_for_longer() {
+    for (rps, met_ms, longest) in [(1000, 9.3, 8), (1000, 5.0, 2), (1_000_000, 9.3, 2), (1000, 8.85, 10)] {
+        let mut w = World { rps, met_ms, ..World::new() };
+        let mut policy = w.cosmos();
+        let mut read = 0;
+        for _ in 0..200 {
+            w.run(&mut policy, 1);
+            read = read.max(policy.read);
+        }
+        // The last one judges, and the next state has none.
+        assert_eq!(read + 1, longest, "{rps} {met_ms}");
+    }
+}
+
 /// Under less load no fewer cores are tried than serve as much of it each as has missed the target.
 #[test]
 fn what_missed_for_its_load_is_not_tried_under_less() {
