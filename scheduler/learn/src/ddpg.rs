@@ -118,7 +118,6 @@ pub struct Work {
     sa: Vec<f32>,
     y: Vec<f32>,
     d_q: Vec<f32>,
-    d_sa: Vec<f32>,
     d_a: Vec<f32>,
     actor_grads: Vec<f32>,
     critic_grads: Vec<f32>,
@@ -301,12 +300,9 @@ impl Nets for Ddpg {
         let mut actor_loss = -q.iter().sum::<f32>() * scale;
         w.d_q.clear();
         w.d_q.resize(rows, -scale);
-        w.d_sa.resize(rows * (n + ACTIONS), 0.0);
-        self.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, None, Some(&mut w.d_sa));
-        w.d_a.clear();
-        for row in w.d_sa.chunks_exact(n + ACTIONS) {
-            w.d_a.extend_from_slice(&row[n..]);
-        }
+        // The critic's last inputs are the action; by the state nothing is asked.
+        w.d_a.resize(rows * ACTIONS, 0.0);
+        self.critic.backward(&w.sa, &w.d_q, &mut w.critic_tape, None, Some(&mut w.d_a));
         let beta = hyper.actor_entropy * scale;
         if beta > 0.0 {
             // A probability that rounds to 0 counts as P_MIN in the logarithm.

@@ -167,11 +167,15 @@ impl Mlp {
     /// Backward pass after [`Mlp::forward`] on the same `x`.
     ///
     /// `d_out` (batch, outputs) is the loss's gradient by the output (after softmax). `grads` is laid out as
-    /// [`Mlp::params`] and overwritten; `d_x` (batch, inputs), if asked for, likewise. Without `grads` only `d_x` is found.
+    /// [`Mlp::params`] and overwritten; `d_x`, if asked for, likewise: (batch, k), the gradient by the last k inputs, all or fewer. Without `grads`
+    /// only `d_x` is found.
     pub fn backward(&self, x: &[f32], d_out: &[f32], tape: &mut Tape, grads: Option<&mut [f32]>, d_x: Option<&mut [f32]>) {
         assert_eq!(d_out.len(), tape.batch * self.outputs(), "backward: rows x outputs");
         if let Some(g) = &grads {
             assert_eq!(g.len(), self.params.len(), "backward: one gradient a weight");
+        }
+        if let Some(d) = &d_x {
+            assert!(d.len() % tape.batch == 0 && d.len() <= tape.batch * self.inputs(), "backward: rows x inputs");
         }
         backward(self, x, d_out, tape, grads, d_x);
     }
@@ -246,9 +250,10 @@ wide! {
                 Some(d) if l == 0 => d,
                 _ => &mut dx_buf[..batch * inputs],
             };
-            pack_transposed(w, outputs, packed);
+            let wanted = dx.len() / batch;
+            pack_transposed(&w[(inputs - wanted) * outputs..], outputs, packed);
             // Not a constant here: the compiler spoils the loop for it.
-            product(dy, outputs, packed, inputs, None, std::hint::black_box(false), dx);
+            product(dy, outputs, packed, wanted, None, std::hint::black_box(false), dx);
             if l > 0 {
                 // ReLU passes nothing where it was off; the input layer has no ReLU.
                 dx.iter_mut().zip(below).for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
@@ -337,6 +342,13 @@ mod tests {
         net.forward(&x, batch, &mut tape);
         net.backward(&x, &c, &mut tape, None, Some(&mut alone));
         assert_eq!(alone, d_x);
+        // Of the last inputs alone.
+        for last in [1, 2] {
+            let mut some = vec![9.0; batch * last];
+            net.backward(&x, &c, &mut tape, None, Some(&mut some));
+            let of_all: Vec<f32> = d_x.chunks_exact(net.inputs()).flat_map(|row| &row[net.inputs() - last..]).copied().collect();
+            assert_eq!(some, of_all);
+        }
     }
 
     /// Backpropagation through a linear output equals finite differences.
