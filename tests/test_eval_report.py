@@ -280,6 +280,45 @@ def test_what_all_converge_on_needs_all_of_them(lc3: Path, clite: Path) -> None:
     assert mine["ours"]["value"] == pytest.approx(3.0)
 
 
+def test_hard_runs_are_those_that_equal_shares_do_not_serve(tmp_path: Path) -> None:
+    """Of four workloads equal shares serve one, and ORACLE is proven to serve two of the others: these two are hard."""
+    offered = {"offered_load": 1.5}
+    oracle = {1: 1.5, 2: 1.5, 3: 1.5, 4: 1.4}
+    times: dict[str, dict[int, float | None]] = {
+        "equal-share": {1: 1.0, 2: None, 3: None, 4: None},
+        "parties-stop": {1: 1.0, 2: 30.0, 3: 50.0, 4: 90.0},
+        "osml-plus": {1: 1.7, 2: 4.0, 3: 6.0, 4: 60.0},
+        "surefoot": {1: 1.2, 2: 5.0, 3: None, 4: 3.0},
+    }
+    rows = [
+        row(f"lc3-{k:02}", policy, 1, seconds, oracle_emu=oracle[k], **offered)
+        for policy, of in times.items()
+        for k, seconds in of.items()
+    ]
+
+    def figures(name: str, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+        found = facts_of(write(tmp_path / name / "lc3", rows))["published"]
+        return {(p["policy"], p["metric"]): p for p in found if p["set"] == "lc3"}
+
+    by = figures("all", rows)
+    faster = by["osml-plus", "hard_speed_up"]
+    assert (faster["ours"]["value"], faster["verdict"]) == (8.0, "met")  # (30 + 50) / (4 + 6)
+    # of the runs that both converge on
+    assert by["surefoot", "hard_speed_up"]["ours"]["value"] == pytest.approx(6.0)
+    assert by["osml-plus", "hard_convergence_worst_s"]["ours"]["value"] == pytest.approx(6.0)
+    assert by["osml-plus", "easy_over_equal_share_s"]["ours"]["value"] == pytest.approx(0.7)
+    assert by["osml-plus", "easy_over_equal_share_s"]["verdict"] == "missed"
+    assert by["surefoot", "easy_over_equal_share_s"]["verdict"] == "met"
+    # without rows of equal shares nothing is told apart
+    rest = [r for r in rows if r["policy"] != "equal-share"]
+    by = figures("rest", rest)
+    assert by["osml-plus", "hard_speed_up"]["why"] == "no rows of equal-share: equal shares tell which workloads need a scheduler"
+    # where equal shares serve everything there is nothing hard
+    easy = [r | {"converged": True, "convergence_s": 2.0} if r["policy"] == "equal-share" else r for r in rows]
+    by = figures("easy", easy)
+    assert by["osml-plus", "hard_speed_up"]["why"] == "no run that ORACLE serves, equal shares do not, and both converge on"
+
+
 def test_be_sets_have_ratios_and_a_union(tmp_path: Path) -> None:
     """BE throughput 0.6 against 0.3 is 2; both sets beside a BE job together are Fig. 8's."""
     for lc in (2, 3):

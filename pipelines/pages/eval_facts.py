@@ -29,6 +29,9 @@ _COMPARED_ELSE = ("osml-plus", "parties-stop", "clite")
 # Ours of which each is to have the least violation of all others, and whom these others are at least.
 _LOWEST = ("osml-plus", "surefoot")
 _OTHERS = ("parties-stop", "clite", "osml")
+# By what it does workloads are told apart: those that equal shares serve need no scheduler.
+_EQUAL = "equal-share"
+_BY_EQUAL_SHARES = ("hard_speed_up", "hard_convergence_worst_s", "easy_over_equal_share_s")
 # Whom a wrong model cannot mislead.
 _MODELLESS = "parties-stop"
 # The union of the sets of LC services beside a BE job, as the OSML+ paper's Fig. 8.
@@ -308,6 +311,8 @@ def _compared(p: Published) -> Sequence[str]:
         return _COMPARED.get(p.set, _COMPARED_ELSE)
     if p.metric == "violation_over_lowest":
         return _OTHERS
+    if p.metric in _BY_EQUAL_SHARES:
+        return [*([p.baseline] if p.baseline else []), _EQUAL]
     return [p.baseline] if p.baseline else []
 
 
@@ -325,6 +330,28 @@ def _share(estimate: Estimate | None) -> Estimate | None:
         return None
     low, high = (None if x is None else 100 * x for x in (estimate.low, estimate.high))
     return Estimate(100 * estimate.value, low, high, estimate.units)
+
+
+def hard(group: Group) -> pl.DataFrame:
+    """Runs (workload and seed) in which equal shares do not serve every service, and some partition is proven to."""
+    served = group.rows.filter(pl.col("oracle_emu") >= pl.col("offered_load") - 1e-6).select("workload").unique()
+    failed = group.of(_EQUAL).filter(~pl.col("converged")).select("workload", "seed")
+    return failed.join(served, on="workload", how="semi")
+
+
+def _hard(group: Group, policy: str) -> pl.DataFrame:
+    return group.of(policy).join(hard(group), on=["workload", "seed"], how="semi")
+
+
+def _hard_speed_up(group: Group, p: Published) -> Estimate | None:
+    return ratio(group, _converged(_hard(group, p.baseline)), _converged(_hard(group, p.policy)), "convergence_s")
+
+
+def _over_equal_share(group: Group, p: Published) -> Estimate | None:
+    """By how much it is slower where equal shares serve everybody; a run that never converges counts as the limit."""
+    theirs = _converged(group.of(_EQUAL)).select("workload", "seed", pl.col("convergence_s").alias("theirs"))
+    rows = _or_limit(group.of(p.policy)).join(theirs, on=["workload", "seed"])
+    return mean(group, rows.with_columns(over=pl.col("convergence_or_limit_s") - pl.col("theirs")), "over")
 
 
 def _optional(group: Group, p: Published, column: str) -> Estimate | None:
@@ -363,6 +390,9 @@ _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
     "convergence_s": _convergence,
     "convergence_worst_s": lambda g, p: _exactly(_converged(g.of(p.policy))["convergence_s"].max()),
     "speed_up": lambda g, p: _pair(g, p, "speed_up"),
+    "hard_speed_up": _hard_speed_up,
+    "hard_convergence_worst_s": lambda g, p: _exactly(_converged(_hard(g, p.policy))["convergence_s"].max()),
+    "easy_over_equal_share_s": _over_equal_share,
     "be_throughput_ratio": lambda g, p: _pair(g, p, "be_throughput_ratio"),
     "violation_ratio": lambda g, p: _pair(g, p, "violation_ratio"),
     "failures": lambda g, p: failures(g, g.of(p.policy)),
@@ -377,6 +407,7 @@ _MEASURES: Mapping[str, Callable[[Group, Published], Estimate | None]] = {
 # Why rows of others are needed.
 _OF_ALL = {
     "convergence_s": "it is of the runs that all compared policies converge on",
+    **dict.fromkeys(_BY_EQUAL_SHARES, "equal shares tell which workloads need a scheduler"),
     "violation_over_lowest": f"the lowest is found among {', '.join(_OTHERS)} at least",
 }
 
@@ -415,6 +446,9 @@ def compare(found: Sequence[Group]) -> list[dict[str, Any]]:
 _WHY = {
     "convergence_s": "no run that all compared policies converge on",
     "convergence_worst_s": "never converged",
+    "hard_speed_up": "no run that ORACLE serves, equal shares do not, and both converge on",
+    "hard_convergence_worst_s": "no run that ORACLE serves, equal shares do not, and it converges on",
+    "easy_over_equal_share_s": "no run that equal shares serve",
     "emu_of_oracle_pct": "ORACLE's EMU is not proven for any run",
     "actions_per_min_settled": "no run went on for 5 s after it converged",
     "self_violation_settled_s": "no run went on for 5 s after it converged",
@@ -437,7 +471,7 @@ def _nothing(group: Group, p: Published) -> tuple[str, str]:
         return NOT_MEASURED, f"{which}by an older surefootd, without the column deprive_crossings{both}"
     if _lacks(rows, p.metric):
         return NOT_MEASURED, f"by an older surefootd, without the column {p.metric}"
-    if p.baseline:
+    if p.baseline and p.metric not in _WHY:
         return "no value", _WHY_NO_RATIO[ratio_facts(group, p.policy, p.baseline)["no_value"][p.metric]]
     return "no value", _WHY.get(p.metric, "null in every run")
 
