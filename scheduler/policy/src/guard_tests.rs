@@ -31,6 +31,7 @@ fn plan(list: &[(&str, Allocation)]) -> Plan {
         changes: list.iter().map(|(id, a)| (id.to_string(), Change::all(a))).collect(),
         actions: list.iter().map(|(id, _)| action(id)).collect(),
         reports: vec![],
+        ..Plan::default()
     }
 }
 

@@ -56,7 +56,7 @@ use crate::pace::Pace;
 use crate::Policy;
 use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::dqn;
-use surefoot_server::{ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+use surefoot_server::{ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Question, Report, ServiceId, ServiceView};
 
 /// Knobs; the defaults are the paper's where it names any.
 #[derive(Clone, Debug, PartialEq)]
@@ -454,7 +454,7 @@ impl Osml {
 
     /// Line 10 of Algorithm 4, said once until the service is well again.
     fn migrate(&mut self, s: &ServiceView, why: &str, plan: &mut Plan) {
-        if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
+        if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported && !plan.waits_for_word(&s.id)) {
             l.reported = true;
             let why = format!("QoS {:.2}: {why}", s.qos().unwrap_or(0.0));
             plan.reports.push(Report::Migrate { service: s.id.clone(), why });

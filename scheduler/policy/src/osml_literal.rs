@@ -22,7 +22,7 @@ use crate::Policy;
 use std::collections::BTreeMap;
 use surefoot_learn::rng::Rng;
 use surefoot_learn::ACTIONS;
-use surefoot_server::{ActionKind, Because, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView};
+use surefoot_server::{ActionKind, Because, HoldsIf, Observation, Plan, Platform, Question, Report, ServiceId, ServiceView};
 
 /// What was taken is watched for the window by which QoS is judged.
 const WATCH_MS: u64 = 1000;
@@ -183,7 +183,7 @@ impl OsmlLiteral {
                 because.reject("its OAA", "neither idle resources nor neighbours have it");
                 because.bind(if to == rcliff { "line 6: the RCliff is the alternative" } else { "what is idle" });
             }
-            if !rcliff.fits_in(to) {
+            if !rcliff.fits_in(to) && !plan.waits_for_word(&s.id) {
                 let why = format!("{} wanted, {} got", self.words(oaa), self.words(to));
                 plan.reports.push(Report::CannotPlace { service: s.id.clone(), why });
             }
@@ -254,7 +254,9 @@ impl OsmlLiteral {
         let Some((owner, qos)) = all.min_by(|a, b| slowdown(a.0, a.1).total_cmp(&slowdown(b.0, b.1))) else { return false };
         let mut because = self.because(owner, self.books.usable(&owner.id).minus(half), HoldsIf::Qos { at_least: self.set.shared_qos });
         because.bind("line 13: nobody can be deprived of it; the least slowdown shares");
-        if !self.books.share(&owner.id, whom, lack) {
+        let why = format!("{}: line 13: nobody can be deprived of it", self.words(lack));
+        let question = Question { service: whom.into(), with: owner.id.clone(), qos, why };
+        if !plan.may_share(seen, question) || !self.books.share(&owner.id, whom, lack) {
             return false;
         }
         act(plan, &owner.id, ActionKind::Share, format!("{} shared with {whom}", self.words(lack)), because);
@@ -325,7 +327,7 @@ impl OsmlLiteral {
             let kind = if up { ActionKind::Grow } else { ActionKind::Shrink };
             let why = format!("QoS {:.2}; Model-C: {}", s.qos().unwrap_or(0.0), ACTION_NAMES[action]);
             act(plan, &s.id, kind, why, because);
-        } else if let Some(life) = self.lives.get_mut(&s.id).filter(|l| up && !met && !l.reported) {
+        } else if let Some(life) = self.lives.get_mut(&s.id).filter(|l| up && !met && !l.reported && !plan.waits_for_word(&s.id)) {
             life.reported = true;
             let why = format!("QoS {:.2}: neither idle resources nor neighbours have what Model-C wants", s.qos().unwrap_or(0.0));
             plan.reports.push(Report::Migrate { service: s.id.clone(), why });

@@ -73,7 +73,7 @@ use std::collections::{BTreeMap, VecDeque};
 use surefoot_learn::rng::Rng;
 use surefoot_server::window::MIN_COUNT_P99;
 use surefoot_server::{
-    Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Report, ServiceId, ServiceView, Verdict,
+    Action, ActionKind, Because, Features, HoldsIf, Observation, Plan, Platform, Question, Report, ServiceId, ServiceView, Verdict,
 };
 
 /// Knobs; the defaults are the paper's where it names any.

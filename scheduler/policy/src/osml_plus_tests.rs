@@ -3,7 +3,7 @@ use crate::perfect::{Notes, Perfect};
 use crate::testing::{latency, Plant};
 use std::cell::RefCell;
 use std::rc::Rc;
-use surefoot_server::{CpuSet, FeedState, Kind, Latency, Llc};
+use surefoot_server::{CpuSet, FeedState, Kind, Latency, Llc, Word};
 
 fn osml(plant: &Plant, change: impl Fn(&mut Perfect)) -> (OsmlPlus, Rc<RefCell<Notes>>) {
     let mut models = Perfect::of(plant);
@@ -398,6 +398,17 @@ fn the_neighbour_with_the_least_slowdown_shares() {
         for (id, features) in ["x", "y"].into_iter().zip(read) {
             policy.lives.get_mut(id).unwrap().features = features;
         }
+        // Where the upper scheduler is asked, nothing is shared before it has said so, nor after it has said no.
+        let word = |allowed: bool| owner.map(|with| Word { service: "d".into(), with: with.into(), allowed });
+        for words in [vec![], word(false).into_iter().collect()] {
+            let mut asked = Plan::default();
+            let seen = Observation { words: Some(words.clone()), ..now.clone() };
+            assert!(!policy.share_for(plant.t_ms, "d", Amount::new(2, 0), &seen, &mut asked), "{words:?}");
+            let with: Vec<&str> = asked.questions.iter().map(|q| q.with.as_str()).collect();
+            assert_eq!(with, if words.is_empty() { Vec::from_iter(owner) } else { vec![] });
+            assert!(asked.actions.is_empty() && asked.reports.is_empty());
+        }
+        let now = Observation { words: Some(word(true).into_iter().collect()), ..now };
         assert_eq!(policy.share_for(plant.t_ms, "d", Amount::new(2, 0), &now, &mut plan), owner.is_some());
         let told = plan.reports.iter().map(|r| match r {
             Report::ExpectedSlowdown { service, qos } => (service.as_str(), *qos),

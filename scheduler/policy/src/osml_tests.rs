@@ -3,7 +3,7 @@ use crate::perfect::{Notes, Perfect, PerfectOsml};
 use crate::testing::{latency, Plant};
 use std::cell::RefCell;
 use std::rc::Rc;
-use surefoot_server::{Action, Latency, Verdict};
+use surefoot_server::{Action, Latency, Verdict, Word};
 
 fn osml(plant: &Plant, change: impl Fn(&mut PerfectOsml)) -> (Osml, Rc<RefCell<Notes>>) {
     let mut models = PerfectOsml::of(Perfect::of(plant));
@@ -227,6 +227,33 @@ fn sharing_is_judged_by_model_b_shadow() {
         assert!(shares || told(|r| matches!(r, Report::Migrate { service, .. } if service == "b")));
         assert_eq!(policy.books.common_of("b").is_some(), shares);
     }
+}
+
+/// Where the upper scheduler is asked, nothing is shared before its word, nor told of as to be migrated; after a no it is.
+#[test]
+fn sharing_waits_for_the_upper_scheduler() {
+    let p = Platform::regular("t", 12, 1, 8, 2.0);
+    let mut plant = Plant::new(&p).lc("a", 2.0, 10.0).lc("b", 8.0, 10.0);
+    let (mut policy, _) = osml(&plant, |m| (m.b_says, m.bp_says) = (Some((0.0, 0.0)), Some(0.1)));
+    follow(&mut plant, &mut policy, 2.5);
+    hold(&mut policy, &[("a", 4, 4), ("b", 8, 4)]);
+    let mut told = |words: Vec<Word>, allowed: Option<bool>| {
+        let (mut asked, mut migrates) = (0, 0);
+        for _ in 0..50 {
+            plant.tick();
+            let seen = Observation { words: Some(words.clone()), ..plant.observe() };
+            let plan = policy.step(plant.t_ms, &seen);
+            plant.apply(&plan);
+            asked += plan.questions.iter().filter(|q| (q.service.as_str(), q.with.as_str()) == ("b", "a")).count();
+            migrates += plan.reports.iter().filter(|r| matches!(r, Report::Migrate { service, .. } if service == "b")).count();
+        }
+        assert_eq!(policy.books.common_of("b").is_some(), allowed == Some(true));
+        (asked > 0, migrates > 0)
+    };
+    let word = |allowed| vec![Word { service: "b".into(), with: "a".into(), allowed }];
+    assert_eq!(told(vec![], None), (true, false));
+    assert_eq!(told(word(false), Some(false)), (false, true));
+    assert!(!told(word(true), Some(true)).0);
 }
 
 /// A sharing ends when what is shared can be had by both.

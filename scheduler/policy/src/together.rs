@@ -82,6 +82,7 @@ impl Policy for Together {
             }
             all.actions.extend(plan.actions);
             all.reports.extend(plan.reports);
+            all.questions.extend(plan.questions);
         }
         all
     }

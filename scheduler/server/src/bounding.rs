@@ -239,7 +239,7 @@ mod tests {
             memory: MemoryView::default(),
         };
         let bounds = bounds.iter().map(|(id, b)| (id.to_string(), b.clone())).collect();
-        Observation { t_ms: 0, services: ids.iter().map(view).collect(), bounds }
+        Observation { t_ms: 0, services: ids.iter().map(view).collect(), bounds, words: None }
     }
 
     fn packed(p: &Platform, counts: &[(&str, u32)]) -> Plan {

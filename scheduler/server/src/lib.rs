@@ -24,6 +24,7 @@ pub mod observation;
 pub mod order;
 pub mod plan;
 pub mod platform;
+pub mod question;
 pub mod resource;
 pub mod server;
 pub mod settable;
@@ -44,6 +45,7 @@ pub use memory::{Memory, MemoryView};
 pub use observation::{Doubt, FeedState, Kind, Latency, LatencyFrom, Observation, SendLoop, Sending, ServiceView, Verdict};
 pub use plan::{Action, ActionKind, Plan, Report};
 pub use platform::{Llc, Mba, Platform};
+pub use question::{Question, Word};
 pub use resource::Resource;
 pub use server::{Applied, Server, ServerError, Tick};
 

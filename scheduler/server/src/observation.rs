@@ -4,6 +4,7 @@ use crate::allocation::Allocation;
 use crate::bounds::Bounds;
 use crate::features::Features;
 use crate::memory::MemoryView;
+use crate::question::Word;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -310,6 +311,9 @@ pub struct Observation {
     /// What the kernel, or the groups around a service, let be set of it; a service without a bound is not named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bounds: BTreeMap<ServiceId, Bounds>,
+    /// What the upper scheduler has said of questions that were asked; None: it is asked nothing, and a policy does what it would ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<Vec<Word>>,
 }
 
 impl Observation {

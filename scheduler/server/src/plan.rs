@@ -4,6 +4,7 @@ use crate::allocation::Allocation;
 use crate::because::Because;
 use crate::change::Change;
 use crate::observation::Observation;
+use crate::question::Question;
 use crate::resource::Resource;
 use crate::ServiceId;
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,9 @@ pub struct Plan {
     pub changes: BTreeMap<ServiceId, Change>,
     pub actions: Vec<Action>,
     pub reports: Vec<Report>,
+    /// What the upper scheduler is asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<Question>,
 }
 
 impl Plan {
@@ -158,6 +162,7 @@ impl Plan {
     pub fn leave_out(&mut self, left_out: impl Fn(&str) -> bool) {
         self.changes.retain(|id, _| !left_out(id));
         self.actions.retain(|a| !left_out(&a.service));
+        self.questions.retain(|q| !left_out(&q.service));
     }
 }
 
@@ -169,6 +174,8 @@ struct Written {
     allocations: Option<BTreeMap<ServiceId, Allocation>>,
     actions: Vec<Action>,
     reports: Vec<Report>,
+    #[serde(default)]
+    questions: Vec<Question>,
 }
 
 impl TryFrom<Written> for Plan {
@@ -181,7 +188,7 @@ impl TryFrom<Written> for Plan {
             (Some(_), Some(_)) => return Err("a plan with both `changes` and `allocations`"),
             (None, None) => return Err("missing field `changes`"),
         };
-        Ok(Plan { changes, actions: w.actions, reports: w.reports })
+        Ok(Plan { changes, actions: w.actions, reports: w.reports, questions: w.questions })
     }
 }
 

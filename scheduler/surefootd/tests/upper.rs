@@ -174,3 +174,22 @@ fn a_killed_daemon_leaves_no_obstacle() {
     assert!(second.wait().unwrap().success());
     assert!(!dir.path().join("upper.sock").exists());
 }
+
+/// Where the upper scheduler is asked before services share, and nobody answers, what node.toml says for that case is done; a client
+/// hears the questions.
+#[test]
+fn silence_is_answered_as_configured() {
+    let shares = |unanswered: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let upper = format!("[upper]\nsocket = \"upper.sock\"\nask = true\nunanswered = \"{unanswered}\"\n");
+        let (heard, log) = from_the_first_tick(dir.path(), &mut node(dir.path(), &upper));
+        let asked: Vec<&Value> = heard.iter().filter(|e| e["event"] == "question").collect();
+        assert!(!asked.is_empty() && asked.iter().all(|e| e["what"] == "share" && e["answer_ms"] == 300), "{heard:?}");
+        assert!(heard.iter().skip(1).enumerate().all(|(n, e)| e["seq"] == n + 1), "{heard:?}");
+        assert!(log.contains("no upper scheduler has answered within 300 ms"), "{log}");
+        let journal = fs::read_to_string(dir.path().join("d.jsonl")).unwrap();
+        journal.matches("\"kind\":\"share\"").count()
+    };
+    assert_eq!(shares("deny"), 0);
+    assert!(shares("allow") > 0);
+}

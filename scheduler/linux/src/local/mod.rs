@@ -978,7 +978,7 @@ impl LocalServer {
                 }
             })
             .collect();
-        Observation { t_ms: now_ms, services, bounds: self.bounds() }
+        Observation { t_ms: now_ms, services, bounds: self.bounds(), words: None }
     }
 }
 

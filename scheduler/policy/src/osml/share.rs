@@ -118,7 +118,9 @@ impl Osml {
             ));
         }
         let Some((_, Sharing { owner, amount, slowdown })) = best else { return false };
-        if !self.books.share(&owner, whom, amount) {
+        let why = format!("{}: nobody can acceptably be deprived of it", self.words(amount));
+        let question = Question { service: whom.into(), with: owner.clone(), qos: 1.0 - slowdown, why };
+        if !plan.may_share(seen, question) || !self.books.share(&owner, whom, amount) {
             return false;
         }
         let mut gives = self.because_of(seen, &owner, HoldsIf::Qos { at_least: 1.0 - self.set.shared_slowdown });

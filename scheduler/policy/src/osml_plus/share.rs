@@ -22,7 +22,7 @@ impl OsmlPlus {
                 .any(|l| self.share_for(now_ms, &s.id, l, seen, plan));
         if shared {
             self.changed(now_ms, &s.id);
-        } else if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported) {
+        } else if let Some(l) = self.lives.get_mut(&s.id).filter(|l| !l.reported && !plan.waits_for_word(&s.id)) {
             l.reported = true;
             let why = format!("QoS {:.2}: nothing is free, and no neighbour can give or share more", s.qos().unwrap_or(0.0));
             plan.reports.push(Report::Migrate { service: s.id.clone(), why });
@@ -58,6 +58,12 @@ impl OsmlPlus {
             // Least slowdown; of equals the one with the best QoS.
             .min_by(|a, b| a.2.total_cmp(&b.2).then(b.1.total_cmp(&a.1)));
         let Some((owner, qos, slowdown)) = best else { return false };
+        let what = words(lack, &self.books.platform);
+        let question =
+            Question { service: whom.into(), with: owner.clone(), qos, why: format!("{what}: nobody can allowably be deprived of it") };
+        if !plan.may_share(seen, question) {
+            return false;
+        }
         let mut gives = self.because_of(seen, &owner, HoldsIf::Qos { at_least: self.set.shared_qos });
         let by = seen.get(&owner).map_or("Model-B", |s| self.says_qos(&mut gives, s));
         gives.say(by, "QoS while it is shared", qos, "");
@@ -87,7 +93,6 @@ impl OsmlPlus {
         if let Some(l) = self.lives.get_mut(whom) {
             l.shares = Some((now_ms, l.recent_p99_ms().unwrap_or(f64::INFINITY)));
         }
-        let what = words(lack, &self.books.platform);
         gives.bind(format!("nobody can allowably be deprived of {what}"));
         gets.bind(format!("nobody can allowably be deprived of {what}"));
         let why = format!("{what} shared with {whom}; {by}: QoS {qos:.2}, {:.0} % less", 100.0 * slowdown);

@@ -442,7 +442,8 @@ fn control(
     let mut lending = Lending::new(&config.lends);
     beside.begin()?;
     loop {
-        let ((now, seen), observe) = timed(|| clock.observe(node));
+        let ((now, mut seen), observe) = timed(|| clock.observe(node));
+        seen.words = story.upper.words(now);
         let (plan, decide) = timed(|| policy.step(seen.t_ms, &seen));
         beside.tick(&seen, &plan);
         let (applied, apply) = if plan.is_empty() {

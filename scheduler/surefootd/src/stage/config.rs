@@ -124,13 +124,27 @@ pub struct UpperConfig {
     /// Who may listen: the socket's mode, and its group by name or number.
     pub mode: u32,
     pub group: Option<String>,
+    /// None: it is asked nothing.
+    pub ask: Option<AskConfig>,
 }
 
 impl Default for UpperConfig {
     fn default() -> Self {
-        UpperConfig { on: true, socket: None, mode: UPPER_MODE, group: None }
+        UpperConfig { on: true, socket: None, mode: UPPER_MODE, group: None, ask: None }
     }
 }
+
+/// How an upper scheduler is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskConfig {
+    /// An answer that takes longer is none.
+    pub answer_ms: u64,
+    /// What counts then.
+    pub unanswered: bool,
+}
+
+/// Three decisions: as long as a newcomer is watched before it is placed.
+pub const ANSWER_MS: u64 = 300;
 
 /// On-line learning (docs/online-learning.md).
 #[derive(Clone, Debug, PartialEq)]
@@ -376,6 +390,9 @@ struct RawUpper {
     socket: Option<PathBuf>,
     mode: Option<Spanned<String>>,
     group: Option<String>,
+    ask: Option<bool>,
+    answer_ms: Option<Spanned<i64>>,
+    unanswered: Option<Spanned<String>>,
 }
 
 /// What a service says for a campaign besides: how it comes to run, and how it is loaded (docs/campaign-format.md).
@@ -694,8 +711,25 @@ impl NodeConfig {
         raw_settings.assign("", &mut set, &mut BTreeSet::new()).map_err(|(span, e)| wrong(&span, "policy.settings", e))?;
         let upper = {
             let (raw, default) = (raw.upper.unwrap_or_default(), UpperConfig::default());
+            let (on, asks) = (raw.on.unwrap_or(default.on), raw.ask.unwrap_or(false));
+            if asks && !on {
+                return Err(Error::BadInput(format!(
+                    "{}: upper.ask: there is no socket to ask on. Remove it, or on = false",
+                    file.display()
+                )));
+            }
+            let answer_ms = whole("upper.answer_ms", raw.answer_ms, ANSWER_MS as i64, 10..60_001)? as u64;
+            let unanswered = match raw.unanswered {
+                None => true,
+                Some(s) => match s.get_ref().as_str() {
+                    "allow" => true,
+                    "deny" => false,
+                    other => return Err(wrong(&s.span(), "upper.unanswered", format!("is \"{other}\". Write \"allow\" or \"deny\""))),
+                },
+            };
             UpperConfig {
-                on: raw.on.unwrap_or(default.on),
+                on,
+                ask: asks.then_some(AskConfig { answer_ms, unanswered }),
                 socket: raw.socket.map(here),
                 mode: mode("upper.mode", raw.mode, default.mode)?,
                 group: raw.group,
@@ -1030,10 +1064,19 @@ mod tests {
     #[test]
     fn upper_schedulers_have_a_table() {
         let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
-        assert_eq!(node("[upper]\n").unwrap().upper, UpperConfig { on: true, socket: None, mode: 0o660, group: None });
+        assert_eq!(node("[upper]\n").unwrap().upper, UpperConfig { on: true, socket: None, mode: 0o660, group: None, ask: None });
         let u = node("[upper]\non = false\nsocket = \"u.sock\"\nmode = \"0600\"\ngroup = \"schedulers\"\n").unwrap().upper;
         let socket = Some(PathBuf::from("/etc/surefoot/u.sock"));
-        assert_eq!(u, UpperConfig { on: false, socket, mode: 0o600, group: Some("schedulers".into()) });
+        assert_eq!(u, UpperConfig { on: false, socket, mode: 0o600, group: Some("schedulers".into()), ask: None });
+        let ask = |text: &str| node(&format!("[upper]\nask = true\n{text}")).map(|n| n.upper.ask).map_err(|e| e.to_string());
+        assert_eq!(ask(""), Ok(Some(AskConfig { answer_ms: 300, unanswered: true })));
+        assert_eq!(ask("answer_ms = 50\nunanswered = \"deny\"\n"), Ok(Some(AskConfig { answer_ms: 50, unanswered: false })));
+        for (text, says) in
+            [("unanswered = \"no\"", "upper.unanswered: is \"no\""), ("answer_ms = 5", "upper.answer_ms"), ("on = false", "upper.ask")]
+        {
+            let said = ask(text).unwrap_err();
+            assert!(said.contains(says), "{said}");
+        }
         let said = node("[upper]\nmode = \"660 \"\n").unwrap_err().to_string();
         assert!(said.contains("node.toml:2: upper.mode: is \"660 \". Write it in octal"), "{said}");
         assert!(node("[upper]\nport = 1\n").unwrap_err().to_string().contains("port"));

@@ -7,7 +7,7 @@
 use super::{Compared, LendStatus, Metrics, ModelStatus, Shadow};
 use crate::node::http;
 use crate::node::phases::{own, Own, Phase, BOUNDS_S};
-use crate::node::upper::{socket::DROPPED, What};
+use crate::node::upper::{questions::ENDED, socket::DROPPED, What};
 use crate::stage::inputs::missing;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -306,6 +306,9 @@ impl Metrics {
         let by = |counts: &[u64]| What::ALL.iter().zip(counts).map(|(w, n)| (format!("{{event=\"{}\"}}", w.as_str()), *n as f64)).collect();
         family("surefoot_upper_events_total", Counter, "events for the upper scheduler", by(&u.events));
         family("surefoot_upper_in_force", Gauge, "conditions that the upper scheduler was told of and that hold", by(&u.in_force));
+        let word = |(how, n): (&&str, &u64)| (format!("{{word=\"{how}\"}}"), *n as f64);
+        let ended = u.questions.iter().flat_map(|q| ENDED.iter().zip(q).map(word)).collect();
+        family("surefoot_upper_questions_total", Counter, "questions to the upper scheduler that have a word", ended);
         family("surefoot_upper_clients", Gauge, "connections on the upper scheduler's socket", some(u.clients.map(|n| n as f64)));
         let reasons = |words: &[&str], counts: &[u64]| -> Lines {
             words.iter().zip(counts).map(|(r, n)| (format!("{{reason=\"{r}\"}}"), *n as f64)).collect()

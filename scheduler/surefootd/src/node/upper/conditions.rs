@@ -113,6 +113,12 @@ impl Conditions {
         self.seq
     }
 
+    /// The number of a line that is told of no condition.
+    pub fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
     /// What is in force, as last told, the oldest word first.
     pub fn in_force(&self) -> Vec<&Event> {
         let mut all: Vec<&Event> = self.open.values().map(|o| &o.told).collect();

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "a descriptor that the kernel hands over")]
 
 use super::conditions::{Conditions, Event, SCHEMA};
+use super::questions::{Answer, QuestionLine};
 use crate::base::error::{Error, Result};
 use crate::stage::config::NodeConfig;
 use nix::errno::Errno;
@@ -26,8 +27,8 @@ const MOST_CLIENTS: usize = 8;
 const MOST_ACCEPTS: usize = 8;
 /// What is kept for a client beyond what the kernel holds (about 200 KiB): a thousand lines and more.
 const MOST_PENDING_BYTES: usize = 256 << 10;
-/// What a client wrote is thrown away in pieces of this size, one a tick.
-const DISCARD_BYTES: usize = 4096;
+/// What a client wrote is read in pieces of this size, one a tick; a line that is longer is no answer.
+const READ_BYTES: usize = 4096;
 
 /// Who speaks: the first line of a connection, with the state of things.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -63,6 +64,10 @@ struct Client {
     pending: Vec<u8>,
     /// It writes no more; it may read on.
     silent: bool,
+    /// The beginning of a line.
+    heard: Vec<u8>,
+    /// It has said something that is no answer.
+    nonsense: bool,
 }
 
 impl Client {
@@ -79,10 +84,32 @@ impl Client {
         true
     }
 
-    /// Throw away what it wrote: nothing that a client says is looked at.
-    fn discard(&mut self) {
-        let mut any = [0; DISCARD_BYTES];
-        self.silent = recv(self.fd.as_raw_fd(), &mut any, MsgFlags::MSG_DONTWAIT) == Ok(0);
+    /// Take what it wrote, at most a piece; whole lines that are answers are `answers`, where any are wanted.
+    fn read(&mut self, answers: Option<&mut Vec<Answer>>) {
+        let mut piece = [0; READ_BYTES];
+        let n = match recv(self.fd.as_raw_fd(), &mut piece, MsgFlags::MSG_DONTWAIT) {
+            Ok(n) => n,
+            Err(_) => return,
+        };
+        self.silent = n == 0;
+        let Some(answers) = answers else { return };
+        self.heard.extend_from_slice(&piece[..n]);
+        let whole = self.heard.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let mut wrong = false;
+        for text in self.heard[..whole].split(|b| *b == b'\n').filter(|text| !text.is_empty()) {
+            match serde_json::from_slice(text) {
+                Ok(answer) => answers.push(answer),
+                Err(_) => wrong = true,
+            }
+        }
+        self.heard.drain(..whole);
+        if self.heard.len() > READ_BYTES {
+            self.heard.clear();
+            wrong = true;
+        }
+        if wrong && !std::mem::replace(&mut self.nonsense, true) {
+            tracing::warn!("an upper scheduler said what is no answer. Write {{\"answer\":ID,\"allow\":true}} on a line of its own");
+        }
     }
 }
 
@@ -98,6 +125,8 @@ pub struct Socket {
     hello: Hello,
     dropped: [u64; 2],
     most_pending_bytes: usize,
+    /// What clients have answered; None: nothing is asked.
+    answers: Option<Vec<Answer>>,
     /// The last call failed: the same every tick is said once.
     failing: bool,
 }
@@ -131,7 +160,8 @@ impl Socket {
         let listener = listen_at(&folder, name, config.upper.mode).map_err(fail)?;
         let (clients, dropped) = Default::default();
         let most_pending_bytes = MOST_PENDING_BYTES;
-        let made = Socket { path: path.into(), listener, clients, hello, dropped, most_pending_bytes, failing: false };
+        let answers = config.upper.ask.map(|_| vec![]);
+        let made = Socket { path: path.into(), listener, clients, hello, dropped, most_pending_bytes, answers, failing: false };
         // Not asked without need: a service manager's filter of system calls may forbid it.
         if let Some(gid) = group {
             folder.open_socket_to(name, config.upper.mode, Some(gid)).map_err(|e| {
@@ -149,10 +179,18 @@ impl Socket {
         (self.clients.len() as u64, self.dropped)
     }
 
+    /// What clients have answered since the last call. Never waits.
+    pub fn hear(&mut self) -> Vec<Answer> {
+        let Some(answers) = &mut self.answers else { return vec![] };
+        self.clients.iter_mut().filter(|c| !c.silent).for_each(|c| c.read(Some(answers)));
+        std::mem::take(answers)
+    }
+
     /// Send what is new to those who are here, then look who has come and gone. Never waits.
-    pub fn tick(&mut self, events: &[Event], t_ms: u64, now: &Conditions, at_ms: impl Fn() -> Option<u64>) {
-        if !events.is_empty() && !self.clients.is_empty() {
-            let lines = lines(events);
+    pub fn tick(&mut self, events: &[Event], asked: &[QuestionLine], t_ms: u64, now: &Conditions, at_ms: impl Fn() -> Option<u64>) {
+        if !(events.is_empty() && asked.is_empty() || self.clients.is_empty()) {
+            let mut lines = lines(events);
+            lines.extend(asked.iter().flat_map(line));
             self.clients.iter_mut().for_each(|c| c.pending.extend_from_slice(&lines));
         }
         let (most, before) = (self.most_pending_bytes, self.clients.len());
@@ -194,7 +232,7 @@ impl Socket {
                 return false;
             }
             if seen.contains(PollFlags::POLLIN) {
-                c.discard();
+                c.read(self.answers.as_mut());
             }
             true
         });
@@ -217,7 +255,7 @@ impl Socket {
                 return false;
             }
         };
-        let mut client = Client { fd, pending: vec![], silent: false };
+        let mut client = Client { fd, pending: vec![], silent: false, heard: vec![], nonsense: false };
         if self.clients.len() == MOST_CLIENTS {
             self.dropped[TOO_MANY] += 1;
             let why = format!("{MOST_CLIENTS} clients are connected. Close one of them");

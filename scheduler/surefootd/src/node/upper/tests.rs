@@ -1,7 +1,7 @@
 use super::conditions::*;
 use super::*;
 use crate::node::follower::tests::{action, seen};
-use surefoot_server::{ActionKind, FeedState, HoldsIf, Report};
+use surefoot_server::{ActionKind, FeedState, HoldsIf, Question, Report};
 
 fn told(reports: Vec<Report>) -> Plan {
     Plan { reports, ..Plan::default() }
@@ -132,15 +132,19 @@ fn lines_are_as_documented() {
     assert_eq!(text, r#"{"event":"expected-slowdown","seq":1,"t_ms":100,"at_ms":null,"service":"a","since_ms":100,"qos":0.9,"why":"w"}"#);
     assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), e);
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/upper-scheduler.md")).unwrap();
-    let (mut hellos, mut events) = (0, 0);
+    let (mut hellos, mut events, mut asked) = (0, 0, 0);
     for line in page.lines().map(str::trim).filter(|l| l.starts_with("{\"event\":")) {
         match line.starts_with("{\"event\":\"hello\"") {
             true => hellos += usize::from(serde_json::from_str::<socket::HelloLine>(line).unwrap().schema == SCHEMA),
             false if line.starts_with("{\"event\":\"refused\"") => {}
+            false if line.starts_with("{\"event\":\"question\"") => {
+                asked += usize::from(serde_json::from_str::<questions::QuestionLine>(line).unwrap().id > 0);
+            }
             false => events += usize::from(serde_json::from_str::<Event>(line).unwrap().seq > 0),
         }
     }
-    assert!(hellos == 1 && events >= 4, "{hellos} {events}");
+    assert!(hellos == 1 && events >= 4 && asked == 1, "{hellos} {events} {asked}");
+    assert!(questions::ENDED.iter().all(|w| page.contains(&format!("`{w}`"))));
     assert!(What::ALL.iter().all(|w| page.contains(&format!("`{}`", w.as_str()))));
 }
 
@@ -170,4 +174,56 @@ fn the_metrics_count_events_and_clients() {
         assert_eq!(has("surefoot_upper_clients 1"), on, "{text}");
         assert_eq!(has("surefoot_upper_clients_dropped_total{reason=\"slow\"} 0"), on, "{text}");
     }
+}
+
+/// A client's word reaches the policy at its next decision; what is no answer is passed over, and lines may come in pieces.
+#[test]
+fn a_client_answers_questions() {
+    use std::io::{BufRead, BufReader, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = NodeConfig::none();
+    config.upper.ask = Some(crate::stage::config::AskConfig { answer_ms: 300, unanswered: false });
+    let mut upper = Upper::open(&config, Some(dir.path()), Hello::default()).unwrap();
+    let mut client = std::os::unix::net::UnixStream::connect(dir.path().join(SOCKET)).unwrap();
+    let mut hears = BufReader::new(client.try_clone().unwrap());
+    let ask = |with: &str| {
+        let question = Question { service: "a".into(), with: with.into(), qos: 1.3, why: "w".into() };
+        Plan { questions: vec![question], ..Plan::default() }
+    };
+    let word = |with: &str, allowed: bool| Word { service: "a".into(), with: with.into(), allowed };
+    let mut now = |upper: &mut Upper, t_ms: u64, plan: &Plan| {
+        let words = upper.words(t_ms).unwrap();
+        upper.tick(t_ms, &seen(t_ms, &[]), plan, false, || None);
+        words
+    };
+    assert_eq!(now(&mut upper, 100, &Plan::default()), []);
+    assert_eq!(now(&mut upper, 200, &ask("b")), []);
+    let mut lines = String::new();
+    hears.read_line(&mut lines).unwrap();
+    lines.clear();
+    hears.read_line(&mut lines).unwrap();
+    let line: questions::QuestionLine = serde_json::from_str(&lines).unwrap();
+    assert_eq!((line.seq, line.id, line.with.as_str(), line.answer_ms, line.unanswered), (1, 1, "b", 300, false));
+    client.write_all(b"hello?\n{\"answer\":1,").unwrap();
+    assert_eq!(now(&mut upper, 300, &ask("b")), []);
+    client.write_all(b"\"allow\":true}\n").unwrap();
+    assert_eq!(now(&mut upper, 400, &ask("c")), [word("b", true)]);
+    // Nobody answers the second one. An endless line is none, and the one after it counts.
+    client.write_all(&[b'x'; 9000]).unwrap();
+    for t_ms in [500, 600] {
+        assert_eq!(now(&mut upper, t_ms, &ask("c")), [word("b", true)]);
+    }
+    assert_eq!(now(&mut upper, 700, &ask("d")), [word("b", true), word("c", false)]);
+    client.write_all(b"\n{\"answer\":3,\"allow\":true}\n").unwrap();
+    assert_eq!(now(&mut upper, 800, &Plan::default())[2], word("d", true));
+    assert_eq!(upper.counts().questions, Some([2, 0, 1]));
+    let mut metrics = crate::node::metrics::Metrics::default();
+    metrics.upper(upper.counts());
+    assert!(metrics.text().contains("surefoot_upper_questions_total{word=\"allowed\"} 2"));
+
+    // Where nothing is asked nothing is heard, and a policy is told so.
+    let mut silent = Upper::open(&NodeConfig::none(), None, Hello::default()).unwrap();
+    assert_eq!((silent.words(100), silent.counts().questions), (None, None));
+    let without = Upper::open(&config, None, Hello::default()).map(|_| ()).unwrap_err().to_string();
+    assert!(without.contains("upper.ask: this server has no socket to ask on"), "{without}");
 }
