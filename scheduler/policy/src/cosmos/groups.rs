@@ -13,7 +13,7 @@ use surefoot_server::{Allocation, Change, Cpu, Latency, Limit, Observation, Plat
 const P99_ERROR: f64 = 2.16;
 /// Standard errors by which a reading must be above the target before it counts in full.
 const CLEAR_SIGMAS: f64 = 2.0;
-/// Standard errors above which one reading of twenty lies.
+/// Standard errors below which nineteen readings of twenty lie.
 const ONE_IN_TWENTY: f64 = 1.645;
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -185,34 +185,63 @@ impl Gathered {
         self.recent.values().flatten().map(|l| l.count as f64).sum()
     }
 
-    /// Relative standard error of the p99 of the service with the fewest requests, of `parts` equal parts of what was gathered.
-    fn error(&self, parts: usize) -> f64 {
-        let least = self.recent.values().map(|of| of.iter().map(|l| l.count).sum::<u64>()).min().unwrap_or(0);
-        P99_ERROR * (parts.max(1) as f64 / least.max(1) as f64).sqrt()
-    }
-
-    /// What a QoS below 1 counts as: a whole miss where p99 is above the target by [`CLEAR_SIGMAS`] of its standard error, else by its part of them.
-    /// A p99 of a thousand requests is off by 7 %, and half of such readings are above a target that is met by nothing.
-    pub fn counts_as_miss(&self, qos: f64) -> f64 {
-        ((1.0 / qos.max(1e-9) - 1.0) / (CLEAR_SIGMAS * self.error(1))).clamp(0.0, 1.0)
-    }
-
-    /// Share of the target by which p99 must be below it, for one of `parts` to miss it in one case of twenty.
-    pub fn margin(&self, parts: usize) -> f64 {
-        ONE_IN_TWENTY * self.error(parts)
-    }
-
     /// Target / p99 of a service; over the window by which QoS is judged where requests are few. None: unknown.
     pub fn qos_of(&self, s: &ServiceView) -> Option<f64> {
-        let window = s.window.filter(|_| !s.latency_unknown())?;
-        let recent = self.recent.get(&s.id).filter(|r| r.iter().map(|l| l.count).sum::<u64>() >= MIN_COUNT_P99);
-        let p99_ms = recent.and_then(|r| mixture_quantile(r, 0.01)).unwrap_or(window.p99_ms);
-        Some(s.qos_target_ms()? / p99_ms.max(1e-9))
+        self.reading(s).map(|r| r.qos)
     }
 
-    /// The least QoS of all LC services; None while that of one is unknown. One that is idle has nothing to be late with.
-    pub fn qos(&self, seen: &Observation) -> Option<f64> {
-        let judged = seen.lc().filter(|s| s.window.is_some() || s.latency_unknown());
-        judged.map(|s| self.qos_of(s)).try_fold(f64::INFINITY, |least, q| Some(least.min(q?)))
+    fn reading(&self, s: &ServiceView) -> Option<Reading> {
+        let window = s.window.filter(|_| !s.latency_unknown())?;
+        let gathered = self.recent.get(&s.id).map_or(&[][..], |r| r);
+        let count = gathered.iter().map(|l| l.count).sum::<u64>();
+        let own = mixture_quantile(gathered, 0.01).filter(|_| count >= MIN_COUNT_P99);
+        let (p99_ms, count) = own.map_or((window.p99_ms, window.count), |p99_ms| (p99_ms, count));
+        let error = |count: u64| P99_ERROR / (count.max(1) as f64).sqrt();
+        Some(Reading { qos: s.qos_target_ms()? / p99_ms.max(1e-9), error: error(count), of_window: error(window.count) })
     }
+
+    /// Of each LC service; None while that of one is unknown. One that is idle has nothing to be late with.
+    fn readings(&self, seen: &Observation) -> Option<Vec<Reading>> {
+        seen.lc().filter(|s| s.window.is_some() || s.latency_unknown()).map(|s| self.reading(s)).collect()
+    }
+
+    /// The least QoS of all LC services; None while that of one is unknown.
+    pub fn qos(&self, seen: &Observation) -> Option<f64> {
+        Some(self.readings(seen)?.iter().map(|r| r.qos).fold(f64::INFINITY, f64::min))
+    }
+
+    /// What the worst miss of a service counts as: 1, or by how much of [`CLEAR_SIGMAS`] standard errors its p99 is above the target, if that is less. A p99
+    /// of a thousand requests is off by 7 %, and half of such readings are above a target that is met by nothing.
+    pub fn miss(&self, seen: &Observation) -> f64 {
+        let part = |r: &Reading| ((1.0 / r.qos.max(1e-9) - 1.0) / (CLEAR_SIGMAS * r.error)).clamp(0.0, 1.0);
+        self.readings(seen).unwrap_or_default().iter().map(part).fold(0.0, f64::max)
+    }
+
+    /// Whether p99 of every LC service is below its target by a share of `margin`, or by as much as one window of twenty errs, up to `few`; and whether
+    /// more requests could say otherwise. None while that of one is unknown.
+    pub fn verdict(&self, seen: &Observation, margin: f64, few: f64) -> Option<Judgement> {
+        let beyond = |r: &Reading| 1.0 / r.qos.max(1e-9) - (1.0 - margin.max((ONE_IN_TWENTY * r.of_window).min(few)));
+        let all: Vec<(bool, bool)> =
+            self.readings(seen)?.iter().map(|r| (beyond(r) <= 0.0, beyond(r).abs() >= ONE_IN_TWENTY * r.error)).collect();
+        let (met, missed) = (all.iter().all(|(met, _)| *met), all.iter().any(|(met, clear)| !met && *clear));
+        Some(Judgement { met, clear: missed || all.iter().all(|(_, clear)| *clear) })
+    }
+}
+
+/// p99 of a service, and how sure it is.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// Target / p99.
+    qos: f64,
+    /// Relative standard error of this p99, and of that of the window by which QoS is judged.
+    error: f64,
+    of_window: f64,
+}
+
+/// What requests say of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub met: bool,
+    /// More requests would hardly change it.
+    pub clear: bool,
 }

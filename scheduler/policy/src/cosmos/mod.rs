@@ -346,7 +346,9 @@ impl Cosmos {
         let next = State { cores: state.cores, memory: Some(now), first: state.first, limits: self.limits(Some(now)) };
         let bytes = |l: Limit| l.bytes().unwrap_or(0) as f64;
         let off = |id: &ServiceId| {
-            let w = self.sizes.footprint.get(id).copied().unwrap_or(f64::INFINITY);
+            // A small service beside a large one is no reason to move both.
+            let group = if self.groups.lc.contains(id) { &self.groups.lc } else { &self.groups.be };
+            let w = self.sizes.sum(group).unwrap_or(f64::INFINITY);
             let (is, was) = (next.limits.get(id)?, state.limits.get(id)?);
             Some((bytes(is.0) - bytes(was.0)).abs().max((bytes(is.1) - bytes(was.1)).abs()) > self.set.judge.same * w)
         };
@@ -365,7 +367,7 @@ impl Cosmos {
             // Of unknown latency nothing follows.
             return;
         };
-        if let Some(given_up) = self.readapts(&period, qos, length_s) {
+        if let Some(given_up) = self.readapts(&period, (qos, period.miss(seen)), length_s) {
             let cores = self.first_cores(given_up, period.requests() / length_s);
             let why = match self.phase {
                 Phase::Exploration => "the load has changed: the search begins anew",
@@ -409,14 +411,12 @@ impl Cosmos {
             self.weigh(now_ms, seen, plan);
             return;
         }
-        let Some(qos) = self.judged.qos(seen) else { return };
-        // Of few requests a p99 within the margin says little: one period of twenty may miss by that.
-        let margin = self.judged.margin(self.read).min(self.set.judge.margin_most).max(self.margin);
-        let beyond = 1.0 / qos - (1.0 - margin);
-        if beyond.abs() < self.judged.margin(1) && self.read < self.set.judge.most_readings {
-            return; // could be either: more requests tell
+        // Where all cores are there is nothing more to give for a wider margin.
+        let few = if self.current.cores == self.most_cores() { self.margin } else { self.set.judge.margin_few };
+        let Some(judged) = self.judged.verdict(seen, self.margin, few) else { return };
+        if judged.clear || self.read as u64 * self.set.step.period_ms >= self.set.judge.most_ms {
+            self.judge(now_ms, judged.met, seen, plan);
         }
-        self.judge(now_ms, beyond <= 0.0, seen, plan);
     }
 
     /// Whether memory of the current state is there, and the service holds more cores than the state has: what its jobs do is read first.
@@ -446,7 +446,7 @@ impl Cosmos {
     }
 
     /// Whether what the search rests on has changed, and what of it.
-    fn readapts(&mut self, period: &Gathered, qos: f64, length_s: f64) -> Option<GivenUp> {
+    fn readapts(&mut self, period: &Gathered, (qos, miss): (f64, f64), length_s: f64) -> Option<GivenUp> {
         let Readapt { load, periods, misses, forgive, .. } = self.set.readapt;
         let misses = f64::from(misses);
         let settled = self.since_ms + self.set.judge.settle_ms < self.period_ms;
@@ -471,12 +471,12 @@ impl Cosmos {
             }
             return (self.streaks.load >= periods).then_some(GivenUp::Load);
         }
-        self.streaks.sizes = if self.sizes.are_off(&self.kept, &self.set.readapt) { self.streaks.sizes + 1 } else { 0 };
+        let off = [&self.groups.lc, &self.groups.be].iter().any(|side| self.sizes.are_off(&self.kept, side, &self.set.readapt));
+        self.streaks.sizes = if off { self.streaks.sizes + 1 } else { 0 };
         // A kept state is not blamed for what moves into it.
         let missed = qos < 1.0 && self.settled(self.period_ms);
         // At the edge a miss comes now and then, and never so many in a row.
-        self.streaks.misses =
-            if missed { self.streaks.misses + period.counts_as_miss(qos) } else { (self.streaks.misses - forgive).max(0.0) };
+        self.streaks.misses = if missed { self.streaks.misses + miss } else { (self.streaks.misses - forgive).max(0.0) };
         let well = self.best.is_none() && qos >= 1.0 / (1.0 - self.margin) && self.settled(self.period_ms);
         self.streaks.well = if well { self.streaks.well + 1 } else { 0 };
         let given_up = if self.streaks.sizes >= periods {
@@ -495,7 +495,7 @@ impl Cosmos {
         if given_up != GivenUp::Missed {
             self.margin = self.set.judge.margin;
         } else if self.best.is_some() {
-            self.margin = (self.margin + self.set.judge.margin_step).min(self.set.judge.margin_most);
+            self.margin = (self.margin + self.set.judge.margin_step).min(self.set.judge.margin_most).max(self.margin);
         } else {
             // No state meets the target: another search would find the same.
             self.streaks.misses = 0.0;
@@ -649,6 +649,7 @@ impl Cosmos {
             because.say("cosmos", "the pool within it (Eq. 2)", gb(pool.bytes().map(|b| b as f64)), "GiB");
         }
         because.say("cosmos", "throughput of the BE jobs in the best state so far", self.best.as_ref().map_or(0.0, |b| b.1), "1/s");
+        because.say("cosmos", "p99 that it must stay below, share of its target; less where requests are few", 1.0 - self.margin, "");
         because.say("cosmos", "states judged", f64::from(self.explored), "");
         if self.capacity.is_none() {
             because.reject("limits on memory", "the memory of this host is unknown: cores only");

@@ -161,12 +161,16 @@ impl Sizes {
         because.say(by, "the pool within it (Eq. 2)", of_limit(pool), "GiB");
     }
 
-    /// Whether a footprint or a ratio is off one that was kept.
-    pub fn are_off(&self, kept: &Sizes, set: &Readapt) -> bool {
-        let off = |now: &BTreeMap<ServiceId, f64>, was: &BTreeMap<ServiceId, f64>, share: f64| {
-            now.iter().any(|(id, now)| was.get(id).is_some_and(|was| (now - was).abs() > share * was))
-        };
-        off(&self.footprint, &kept.footprint, set.footprint) || off(&self.ratio, &kept.ratio, set.ratio)
+    /// The same of any service or job by itself.
+    pub fn any_is_off(&self, kept: &Sizes, set: &Readapt) -> bool {
+        self.footprint.keys().any(|id| self.are_off(kept, std::slice::from_ref(id), set))
+    }
+
+    /// Whether footprint or ratio of a side, the services or the jobs, is off what was kept: a small service beside a large one moves neither.
+    pub fn are_off(&self, kept: &Sizes, side: &[ServiceId], set: &Readapt) -> bool {
+        let ratio = |of: &Sizes| Some(of.sum(side)? / side.iter().map(|id| of.compressed(id)).sum::<Option<f64>>()?);
+        let off = |now: Option<f64>, was: Option<f64>, share: f64| now.zip(was).is_some_and(|(now, was)| (now - was).abs() > share * was);
+        off(self.sum(side), kept.sum(side), set.footprint) || off(ratio(self), ratio(kept), set.ratio)
     }
 }
 

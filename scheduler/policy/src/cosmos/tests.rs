@@ -1,5 +1,6 @@
 //! One LC service and one job whose latency and throughput follow from cores and memory in closed form, so that every step can be told.
 
+use super::groups::Judgement;
 use super::*;
 use crate::testing::{be, latency, lc, observation};
 use crate::{by_name, ModelSet};
@@ -276,6 +277,25 @@ fn a_change_of_footprint_begins_the_search_anew() {
     is(w.state(), 4, 31.0, 23.2);
 }
 
+/// Points 4 and 6: a small service whose footprint comes and goes moves nothing of a large one's.
+#[test]
+fn a_small_service_moves_nothing() {
+    let mut policy = World::new().cosmos();
+    policy.groups.follow(&observation(vec![lc("large"), lc("small"), be("x")]));
+    for (id, gb) in [("large", 40.0), ("small", 0.2), ("x", 24.0)] {
+        policy.sizes.footprint.insert(id.into(), gb * GB);
+        policy.sizes.ratio.insert(id.into(), 1.9);
+    }
+    policy.kept = policy.sizes.clone();
+    policy.enter(policy.state(10, policy.first_memory(), true), 0);
+    let off = |p: &Cosmos| p.sizes.are_off(&p.kept, &p.groups.lc, &p.set.readapt);
+    policy.sizes.footprint.insert("small".into(), 0.3 * GB);
+    assert!(!off(&policy) && policy.stale(5000).is_none());
+    policy.sizes.footprint.insert("large".into(), 45.0 * GB);
+    assert!(off(&policy) && policy.stale(5000).is_some());
+    assert!(policy.sizes.any_is_off(&policy.kept, &policy.set.readapt));
+}
+
 /// Point 5: throughput that comes and goes by less than a core's worth misleads the search into no other state.
 #[test]
 fn noise_of_throughput_is_averaged() {
@@ -435,7 +455,7 @@ fn a_miss_within_the_error_of_few_requests_counts_in_part() {
 /// Point 5: what two periods of few requests leave open is read for longer; what is clear, or has many, is judged at once.
 #[test]
 fn a_state_at_the_edge_is_read_for_longer() {
-    for (rps, met_ms, longest) in [(1000, 9.3, 8), (1000, 5.0, 2), (1_000_000, 9.3, 2), (1000, 8.85, 10)] {
+    for (rps, met_ms, longest) in [(1000, 9.3, 10), (1000, 5.0, 2), (1_000_000, 9.3, 2), (1000, 8.3, 3)] {
         let mut w = World { rps, met_ms, ..World::new() };
         let mut policy = w.cosmos();
         let mut read = 0;
@@ -446,6 +466,39 @@ fn a_state_at_the_edge_is_read_for_longer() {
         // The last one judges, and the next state has none.
         assert_eq!(read + 1, longest, "{rps} {met_ms}");
     }
+}
+
+/// Each service is judged by its own requests: one that is idle or slow makes no miss of another one smaller, and no margin of it wider.
+#[test]
+fn requests_of_one_service_say_nothing_of_another() {
+    let view = |id: &str, count: u64, p99_ms: f64| {
+        let mut s = lc(id);
+        s.kind = Kind::Lc { qos_target_ms: 10.0 };
+        let window = Latency { count, ..latency(p99_ms) };
+        (s.interval, s.window) = (Some(window), Some(window));
+        s
+    };
+    let gathered = |views: Vec<ServiceView>| {
+        let seen = observation(views);
+        let mut g = Gathered::default();
+        seen.lc().for_each(|s| g.add_requests(s));
+        (g, seen)
+    };
+    let mut idle = view("idle", 0, 1.0);
+    (idle.interval, idle.window) = (None, None);
+    for other in [idle, view("slow", 100, 2.0)] {
+        let (g, seen) = gathered(vec![view("busy", 100_000, 10.3), other.clone()]);
+        assert_eq!(g.miss(&seen), 1.0);
+        assert_eq!(g.verdict(&seen, 0.05, 0.1), Some(Judgement { met: false, clear: true }));
+        // Within 5 % and not within 10 %: it has requests enough for the former.
+        let (g, seen) = gathered(vec![view("busy", 100_000, 9.3), other]);
+        assert!(g.verdict(&seen, 0.05, 0.1).is_some_and(|v| v.met) && g.miss(&seen) == 0.0);
+    }
+    // Below the least number for a p99 the window's is read, and the window's requests tell how sure it is.
+    let mut few = view("few", 5, 11.0);
+    few.window = Some(Latency { count: 100, ..latency(11.0) });
+    let (g, seen) = gathered(vec![few]);
+    assert!((g.miss(&seen) - 0.1 / (2.0 * 0.216)).abs() < 1e-9, "{}", g.miss(&seen));
 }
 
 /// Under less load no fewer cores are tried than serve as much of it each as has missed the target.

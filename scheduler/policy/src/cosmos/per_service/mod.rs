@@ -240,7 +240,7 @@ impl PerService {
         if std::mem::take(&mut self.goes_back) {
             return Some(("load has fallen: memory that helped goes back", to));
         }
-        let off = self.sizes.are_off(&self.kept, &self.set.readapt);
+        let off = self.sizes.any_is_off(&self.kept, &self.set.readapt);
         self.off = if off { self.off + 1 } else { 0 };
         let mut to = to;
         if off && self.of.values().any(|of| of.extra > 0.0) {
@@ -262,7 +262,7 @@ impl PerService {
         };
         let same = self.set.judge.same;
         let (footprint, ratio) = (same, same);
-        let turned_out = self.sizes.are_off(&self.kept, &super::Readapt { footprint, ratio, ..self.set.readapt });
+        let turned_out = self.sizes.any_is_off(&self.kept, &super::Readapt { footprint, ratio, ..self.set.readapt });
         let why = if turned_out && moves(same) {
             "footprint or ratio turned out otherwise: limits are computed anew"
         } else if self.arrived(now_ms) && moves(self.own.share.moves) {
@@ -503,7 +503,7 @@ impl PerService {
     fn help(&mut self, id: &ServiceId, now_ms: u64, qos: &BTreeMap<ServiceId, f64>, seen: &Observation, plan: &mut Plan) -> bool {
         let q = qos.get(id).copied().unwrap_or(1.0);
         if let Some(of) = self.of.get_mut(id) {
-            of.margin = (of.margin + self.set.judge.margin_step).min(self.set.judge.margin_most);
+            of.margin = (of.margin + self.set.judge.margin_step).min(self.set.judge.margin_most).max(of.margin);
         }
         if self.owns_cores {
             let Some(of) = self.of.get(id) else { return false };

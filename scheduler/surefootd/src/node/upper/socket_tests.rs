@@ -117,7 +117,7 @@ fn what_clients_write_is_thrown_away() {
     let mut bench = Bench::new();
     let mut writer = bench.connect();
     bench.tick("", "");
-    writer.write_all(&[b'{'; 3 * DISCARD_BYTES]).unwrap();
+    writer.write_all(&[b'{'; 3 * READ_BYTES]).unwrap();
     writer.shutdown(std::net::Shutdown::Write).unwrap();
     for _ in 0..6 {
         bench.tick("", "");

@@ -191,7 +191,7 @@ fn a_client_answers_questions() {
         Plan { questions: vec![question], ..Plan::default() }
     };
     let word = |with: &str, allowed: bool| Word { service: "a".into(), with: with.into(), allowed };
-    let mut now = |upper: &mut Upper, t_ms: u64, plan: &Plan| {
+    let now = |upper: &mut Upper, t_ms: u64, plan: &Plan| {
         let words = upper.words(t_ms).unwrap();
         upper.tick(t_ms, &seen(t_ms, &[]), plan, false, || None);
         words
