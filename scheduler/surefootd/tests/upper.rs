@@ -188,7 +188,7 @@ fn silence_is_answered_as_configured() {
         assert!(heard.iter().skip(1).enumerate().all(|(n, e)| e["seq"] == n + 1), "{heard:?}");
         assert!(log.contains("no upper scheduler has answered within 300 ms"), "{log}");
         let journal = fs::read_to_string(dir.path().join("d.jsonl")).unwrap();
-        journal.matches("\"kind\":\"share\"").count()
+        journal.matches("\"action\":\"share\"").count()
     };
     assert_eq!(shares("deny"), 0);
     assert!(shares("allow") > 0);
