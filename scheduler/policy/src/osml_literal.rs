@@ -254,7 +254,7 @@ impl OsmlLiteral {
         let Some((owner, qos)) = all.min_by(|a, b| slowdown(a.0, a.1).total_cmp(&slowdown(b.0, b.1))) else { return false };
         let mut because = self.because(owner, self.books.usable(&owner.id).minus(half), HoldsIf::Qos { at_least: self.set.shared_qos });
         because.bind("line 13: nobody can be deprived of it; the least slowdown shares");
-        let why = format!("{}: line 13: nobody can be deprived of it", self.words(lack));
+        let why = format!("{}: line 13: no service can be deprived of it", self.words(lack));
         let question = Question { service: whom.into(), with: owner.id.clone(), qos, why };
         if !plan.may_share(seen, question) || !self.books.share(&owner.id, whom, lack) {
             return false;

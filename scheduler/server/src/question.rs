@@ -4,7 +4,7 @@
 use crate::{Observation, Plan, ServiceId};
 use serde::{Deserialize, Serialize};
 
-/// May one service use what is another's, since nobody can be deprived of it?
+/// May one service use what is another's, since no service can be deprived of it?
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -54,7 +54,7 @@ mod tests {
         Question { service: "web".into(), with: "db".into(), qos: 1.2, why: "1 core".into() }
     }
 
-    /// Nobody to ask: it is done. Somebody: it is asked once a plan, and the word counts, for these two services alone.
+    /// Where nothing is asked it is done. Else it is asked once a plan, and the word counts, for these two services alone.
     #[test]
     fn a_word_is_waited_for_where_somebody_is_asked() {
         let mut plan = Plan::default();

@@ -118,7 +118,7 @@ impl Osml {
             ));
         }
         let Some((_, Sharing { owner, amount, slowdown })) = best else { return false };
-        let why = format!("{}: nobody can acceptably be deprived of it", self.words(amount));
+        let why = format!("{}: no service can acceptably be deprived of it", self.words(amount));
         let question = Question { service: whom.into(), with: owner.clone(), qos: 1.0 - slowdown, why };
         if !plan.may_share(seen, question) || !self.books.share(&owner, whom, amount) {
             return false;

@@ -60,7 +60,7 @@ impl OsmlPlus {
         let Some((owner, qos, slowdown)) = best else { return false };
         let what = words(lack, &self.books.platform);
         let question =
-            Question { service: whom.into(), with: owner.clone(), qos, why: format!("{what}: nobody can allowably be deprived of it") };
+            Question { service: whom.into(), with: owner.clone(), qos, why: format!("{what}: no service can allowably be deprived of it") };
         if !plan.may_share(seen, question) {
             return false;
         }
