@@ -256,8 +256,8 @@ def test_with_ansible(server: Callable[..., Server], tmp_path: Path) -> None:
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     (block,) = blocks("With Ansible")
 
-    def deploy() -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-euc", block]
+    def deploy(*more: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-euc", " ".join([block.rstrip(), *more])]
         return subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=600, check=False)
 
     def done() -> int:
@@ -271,6 +271,12 @@ def test_with_ansible(server: Callable[..., Server], tmp_path: Path) -> None:
     assert done() == 0
     _, load = blocks("Start")
     host.sh(load)
+    held(host, UNITS, before)
+    # one that is well until the daemon runs: a policy that asks models, and no bundle
+    failed = deploy("-e deploy_policy=osml-plus")
+    assert failed.returncode != 0
+    assert "What was there before is in force again" in failed.stdout, failed.stdout[-3000:]
+    assert "osml-plus" not in host.sh("cat /etc/surefoot/surefootd.env")
     held(host, UNITS, before)
     pid = host.sh("systemctl show -P MainPID surefootd")
     node.write_text(node.read_text("utf-8") + "\nnonsense = 1\n", "utf-8")
