@@ -110,6 +110,13 @@ def virtual_node(at: Path) -> None:
 
 RUNS = [
     Run(
+        "README.md",
+        ("surefootd check --server local", "surefoot workloads generate"),
+        {"--count 10": "--count 1", "--seeds 5": "--seeds 1", "--bundle bundles/demo-virtual": f"--bundle {BUNDLE}"},
+        leaves=("out/eval-four/eval.json",),
+        says=r"^surefoot +1 ",
+    ),
+    Run(
         "cosmos.md",
         ("--workloads workloads/sets/cosmos-e2 --policies",),
         {f"{SETS}/cosmos-e2": "one"},
@@ -244,7 +251,8 @@ def environment(at: Path) -> dict[str, str]:
 
 def chosen(run: Run) -> list[str]:
     """The blocks of a run, as they are to be run. A block that is gone is an error, as is a replacement without a use."""
-    found = list(blocks((ROOT / "docs" / run.page).read_text("utf-8")))
+    page = ROOT / run.page if run.page == "README.md" else ROOT / "docs" / run.page
+    found = list(blocks(page.read_text("utf-8")))
     texts = []
     for having in run.having:
         with_it = [block for block in found if having in block]
