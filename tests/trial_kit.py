@@ -193,6 +193,8 @@ def test_with_systemd(server: Callable[..., Server]) -> None:
     watched, *_ = host.follow("Watch")
     assert re.search(r"^memcached +lc ", watched, re.MULTILINE), watched
     assert re.search(r"^ +1 +\S+ \S+ +memcached +place ", watched, re.MULTILINE), watched[-3000:]
+    # what the daemon asks its actuator for is what that may do
+    assert not re.search(r"WARN (actuator \S+: )?refused", watched), watched[-3000:]
     host.follow("Stop")
     assert {s: host.has(c) for s, c in UNITS.items()} == before
     # once more: what was given back can be held again, and removing gives it back as well
