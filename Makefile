@@ -13,7 +13,7 @@ export DVC_NO_ANALYTICS := true
 BPF = $(shell scripts/bpf-flags.sh)
 CARGO_BUILD = cargo build --release --locked --workspace --bins $(BPF)
 
-.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt site clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab bench-policies
+.PHONY: help setup deps python rust gym prometheus engine images workloads-smoke demo test test-rust test-fuzz test-pqos test-python test-python-others test-python-tracking test-python-stages test-engine fuzz dist test-dist collection image-node image-lab bench validate figures lint fmt site clean test-kernel test-rdt test-units-vm test-kills test-kills-campaign test-faults test-bundles test-mutations audit test-playbooks test-crashes bench-frontier bench-lab-hour bench-schedulers test-spark test-pages test-lab test-kit bench-policies
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -144,6 +144,9 @@ dist: deps ## the node side as archive and Debian package in dist/, for glibc 2.
 test-dist: dist ## the packages: systemd's verdict on the units, the binary in an old Debian (as root)
 	@scripts/test/units.sh
 	@scripts/test/old-userland.sh
+
+test-kit: setup dist engine ## docs/install-node.md followed on fresh Debian containers: packages, Ansible and by hand, from nothing to a held memcached (about 10 min)
+	@scripts/test/kit.sh
 
 collection: python ## the playbooks as an Ansible collection, in dist/
 	@scripts/dist/collection.sh

@@ -1,4 +1,4 @@
-"""The bundle that comes with the repository works with today's programs, as its README says."""
+"""The bundle that comes with the repository works with today's programs, as examples/bundle/README.md says."""
 
 import csv
 import re

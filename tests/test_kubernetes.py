@@ -198,7 +198,10 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_pods_of_a_real_containerd_are_held_and_given_back(node: Node, tmp_path: Path) -> None:
-    """Two pods are found and held; one whose annotation goes is given back, and taken again; in the end each has what it had."""
+    """Two pods are found and held; one whose annotation goes is given back, and taken again; in the end each has what it had.
+
+    A pod that comes later and cannot be had is explained once, and so is a list that nobody writes any more.
+    """
     for name in UIDS:
         node.start(name)
     before = node.state()
@@ -231,8 +234,11 @@ def test_pods_of_a_real_containerd_are_held_and_given_back(node: Node, tmp_path:
     daemon = subprocess.Popen([*command, "--duration-s", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert daemon.stderr is not None
 
+    heard: list[str] = []
+
     def until(words: str) -> None:
         for line in daemon.stderr or ():
+            heard.append(line)
             if words in line:
                 return
         raise AssertionError(f"it ended before {words!r}")
@@ -247,10 +253,19 @@ def test_pods_of_a_real_containerd_are_held_and_given_back(node: Node, tmp_path:
         until("batch is there")
         write(lc, be)
         until("web is there")
+        twin = pod("web", kind="be")
+        twin["metadata"]["name"] = "twin"
+        write(lc, be, twin)
+        until("twin is waited for: ")
+        os.utime(tmp_path / "pods.json", (0, 0))
+        until("pods.json: has not been written for 60 s: pods that came since are not seen")
+        write(lc, be, pod("batch", kind="late"))
+        until('surefoot/kind: is "late"')
     finally:
         daemon.terminate()
         said, _ = daemon.communicate(timeout=60)
     assert daemon.returncode == 0
+    assert [sum(words in line for line in heard) for words in ("twin is waited for", "has not been written")] == [1, 1]
     assert set(json.loads(said)["qos_violation_s"]) == {"web"}
     assert node.state() == before
     (condition,) = json.loads((tmp_path / "condition.json").read_text())["status"]["conditions"]

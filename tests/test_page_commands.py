@@ -29,37 +29,50 @@ RUN = {
     "check.md": "tests/test_page_commands.py",
     "explain.md": "tests/test_page_commands.py",
     "record-and-top.md": "tests/test_page_commands.py",
+    "install-node.md": "tests/trial_kit.py",
     "team.md": "tests/test_team.py",
     "gym.md": "tests/test_gym.py",
     "python-policies.md": "tests/test_python_policies.py",
     "write-a-policy.md": "scheduler/surefootd/tests/write_a_policy.rs",
     "virtual-server.md": "tests/test_derive.py",
+    "README.md": "tests/test_page_blocks.py",
+    "examples/bundle/README.md": "tests/test_example_bundle.py",
+    "campaigns.md": "tests/test_page_blocks.py",
+    "cosmos.md": "tests/test_page_blocks.py",
+    "eval-report.md": "tests/test_page_blocks.py",
+    "give-a-recording.md": "tests/test_page_blocks.py",
+    "harvest-report.md": "tests/test_page_blocks.py",
+    "onboard.md": "tests/test_page_blocks.py",
+    "oracle.md": "tests/test_page_blocks.py",
+    "policy-parameters.md": "tests/test_page_blocks.py",
+    "privileges.md": "tests/test_page_blocks.py",
+    "rivals.md": "tests/test_page_blocks.py",
+    "shadow.md": "tests/test_page_blocks.py",
+    "smartharvest.md": "tests/test_page_blocks.py",
+    "training.md": "tests/test_page_blocks.py",
+    "watched-models.md": "tests/test_page_blocks.py",
+    "workloads.md": "tests/test_page_blocks.py",
+    "worlds.md": "tests/test_page_blocks.py",
+}
+# What of them is not run, and why.
+NOT_ALL = {
+    "README.md": "make demo: tests/test_demo.py; the rest stands on other pages, and is run from there",
+    "campaigns.md": "campaign worlds: tests/test_worlds.py; dvc: tests/test_dvc_history.py",
+    "cosmos.md": "make test-kernel: virtual machines; --example cosmos: an evaluation of minutes",
+    "eval-report.md": "--harm: needs a bundle of server-2, hours",
+    "onboard.md": "an onboarding to its end: tests/test_onboard.py",
+    "privileges.md": "a daemon without rights beside its actuator: scheduler/surefootd/tests/actuator.rs, tests/trial_kit.py",
+    "rivals.md": "make bench-policies: hours",
+    "training.md": "dvc: tests/test_dvc_history.py; register: tests/test_register.py",
+    "workloads.md": "benchmarks' own archives, and images: tests/test_originals.py, make workloads-smoke",
+    "worlds.md": "memory-tune, learning from worlds, transfer: hours; tests/test_worlds.py, tests/test_worlds_transfer.py",
 }
 # Why the others' are not run.
 NOT_RUN = {
-    "README.md": "make setup and make demo: the demo is a test of its own (tests/test_demo.py); the rest stands on other pages",
     "CONTRIBUTING.md": "make test is what runs this",
-    "campaigns.md": "a campaign of its own, run in tests/test_campaign.py",
-    "cosmos.md": "minutes of evaluation",
     "demo.md": "twelve minutes; its parts in tests/test_demo.py",
-    "eval-report.md": "hours of evaluation; the page in tests/test_eval_report.py",
-    "give-a-recording.md": "needs a mounted resctrl; on the stand-in in scheduler/surefootd/tests/resctrlfs.rs",
-    "harvest-report.md": "minutes of evaluation; the page in tests/test_harvest_report.py",
-    "install-node.md": "a host of one's own: make test-dist, make test-units-vm",
-    "onboard.md": "a campaign and a training: tests/test_onboard.py",
-    "oracle.md": "a synopsis; scheduler/surefootd/tests/oracle.rs",
     "playbooks.md": "hosts: make test-playbooks",
-    "policy-parameters.md": "minutes of evaluation",
-    "privileges.md": "rights of this machine: scheduler/surefootd/tests/actuator.rs",
-    "rivals.md": "minutes of evaluation",
-    "shadow.md": "a bundle and a service; scheduler/surefootd/tests/shadow.rs",
-    "smartharvest.md": "minutes of evaluation",
     "test-kernel.md": "virtual machines: make test-kernel, make test-rdt",
-    "training.md": "trainings: tests/test_pipelines_train.py",
-    "watched-models.md": "a bundle and a service",
-    "workloads.md": "images of all workloads: make workloads-smoke",
-    "worlds.md": "minutes of evaluation",
-    "examples/bundle/README.md": "tests/test_example_bundle.py runs it",
 }
 
 
@@ -183,6 +196,9 @@ def test_each_page_with_commands_is_run_or_says_why_not() -> None:
     """A page whose commands are said to be run is named by the test that runs them; of every other page it is said why not."""
     for page, test in RUN.items():
         assert page in (ROOT / test).read_text("utf-8"), (page, test)
+    assert set(NOT_ALL) <= set(RUN)
+    tests = {test for why in (*NOT_ALL.values(), *NOT_RUN.values()) for test in re.findall(r"[\w/]+\.(?:py|rs)", why)}
+    assert [test for test in sorted(tests) if not (ROOT / test).is_file()] == []
     with_commands = {
         str(p.relative_to(ROOT)).removeprefix("docs/")
         for p in PAGES

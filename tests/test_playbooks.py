@@ -47,6 +47,14 @@ def test_arguments_are_described_and_defaults_agree(role: str) -> None:
     assert (folder / "README.md").read_text("utf-8").startswith(f"# {role}\n")
 
 
+def test_each_role_is_tried_on_a_host() -> None:
+    """A role without a trial (make test-playbooks, make test-kit) fails here, and so does a trial that is gone."""
+    text = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("trial_playbooks.py", "trial_kit.py"))
+    tried = dict(re.findall(r'^    "(\w+)": "(test_\w+)",', text, re.MULTILINE))
+    assert sorted(tried) == ROLES
+    assert [test for test in tried.values() if f"\ndef {test}(" not in text] == []
+
+
 def test_tables_of_arguments_are_current() -> None:
     """The README of each role has the table that its argument specs come to; a table that is not current is named."""
     sys.path.insert(0, str(PLAYBOOKS.parent / "scripts" / "lint"))

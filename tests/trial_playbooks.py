@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,11 +70,28 @@ def settings(host: Host) -> str:
     return host.sh("cd /srv/host && find . -type f ! -path './usr/*' -exec sha256sum {} + | sort")
 
 
+def tar_of(path: Path) -> dict[str, int]:
+    """Files of an archive, and their sizes."""
+    with tarfile.open(path) as tar:
+        return {member.name.removeprefix("./"): member.size for member in tar if member.isfile()}
+
+
 def pretend(host: Host) -> str:
     """Make the pretended host anew; what `settings` says of it."""
     subprocess.run(["docker", "cp", str(FAKE), f"{host.container}:/tmp/fakeroot.sh"], check=True, capture_output=True)
     host.sh("rm -rf /srv/host && sh /tmp/fakeroot.sh /srv/host")
     return settings(host)
+
+
+# Each role is brought up, brought up again without a change, looked at from outside, and taken back.
+TRIED = {
+    "programs": "test_programs_come_and_go",
+    "prepare": "test_prepare_and_teardown",
+    "teardown": "test_prepare_and_teardown",
+    "collect": "test_collect_twice_changes_nothing",
+    "fetch": "test_collect_twice_changes_nothing",
+    "deploy": "test_with_ansible",  # trial_kit.py: it takes systemd
+}
 
 
 def test_prepare_and_teardown(lab: Lab) -> None:
@@ -108,6 +126,22 @@ def test_a_host_puts_itself_back_when_the_controller_stays_away(lab: Lab) -> Non
     assert settings(node) == before
     node.wire.mend()
     lab.play("teardown.yml")
+
+
+def test_programs_come_and_go(lab: Lab) -> None:
+    """The role by itself: programs that run, nothing to do a second time, nothing left of them after teardown."""
+    book = lab.folder / "programs.yml"
+    role = {"role": str(REPO / "playbooks" / "roles" / "programs")}
+    book.write_text(yaml.safe_dump([{"hosts": "all", "become": True, "roles": [role]}]), "utf-8")
+    shipped = {"programs_surefootd": str(tools.find(tools.SUREFOOTD)), "programs_loadgen": str(tools.find(tools.LOADGEN))}
+    there = "cd /usr/local/lib/surefoot-lab && ./surefootd --version && ./surefoot-loadgen --version && ./surefoot-sweep --help"
+    assert not any(host.holds(there) for host in lab.hosts.values())
+    assert all(recap(lab.play(str(book), "-e", json.dumps(shipped))).values())
+    assert all(host.holds(there) for host in lab.hosts.values())
+    assert nothing_changed(lab.play(str(book), "-e", json.dumps(shipped)))
+    lab.play("teardown.yml")
+    for host in lab.hosts.values():
+        assert host.sh("find /usr/local /etc -name '*surefoot*'") == ""
 
 
 def test_through_a_bastion_with_a_vaulted_secret(lab: Lab) -> None:
@@ -249,7 +283,18 @@ def test_collect_twice_changes_nothing(lab: Lab, tmp_path: Path) -> None:
     for host in lab.hosts.values():
         until(f"{host.name} has ended", lambda h=host: h.holds(f"grep -q '\"code\": 0' {STATE}/campaigns/twice/ended.json"))
     assert nothing_changed(lab.play("collect.yml", "-e", json.dumps(variables)))
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    what = {"fetch_job": "twice", "fetch_to": str(fetched)}
+    assert nothing_changed(lab.play("fetch.yml", "-e", json.dumps(what)))
+    first = {p.name: tar_of(p) for p in fetched.iterdir()}
+    assert set(first) == {f"{name}.tar" for name in lab.hosts}
+    assert all({"manifest.json", "journal.rest"} < set(files) for files in first.values()), first
+    assert all(any(name.startswith("shards/") for name in files) for files in first.values()), first
+    lab.play("fetch.yml", "-e", json.dumps(what))
+    assert {p.name: tar_of(p) for p in fetched.iterdir()} == first
     lab.play("teardown.yml", "-e", "teardown_remove_data=true")
+    assert not any(host.holds(f"test -e {STATE}") for host in lab.hosts.values())
 
 
 @pytest.mark.parametrize("kind", CONFIGURATIONS)

@@ -79,6 +79,36 @@ impl Url {
 /// # Errors
 /// One line: no answer within `timeout`, another answer than 200, or one that is too long.
 pub fn get(url: &Url, timeout: Duration) -> Result<String, String> {
+    let text = get_bounded(url, timeout, MOST_BODY).map_err(|e| match e {
+        Refusal::Long => format!("more than {MOST_BODY} bytes, and so many are read at most. Scrape a page of this service alone"),
+        Refusal::Other(e) => e,
+    })?;
+    // The format ends every line: what has no end was cut off.
+    if text.is_empty() || text.ends_with('\n') {
+        Ok(text)
+    } else {
+        Err("breaks off within a line".into())
+    }
+}
+
+/// Why there is no page.
+pub enum Refusal {
+    /// It is longer than is allowed.
+    Long,
+    Other(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Refusal::Other(why)
+    }
+}
+
+/// The page as it is now, of at most `most_bytes` with its headers. What ends too early and has no length is for the reader to find.
+///
+/// # Errors
+/// [`Refusal::Long`]; else one line.
+pub fn get_bounded(url: &Url, timeout: Duration, most_bytes: usize) -> Result<String, Refusal> {
     let deadline = Instant::now() + timeout;
     let late = || format!("no whole answer within {} ms", timeout.as_millis());
     let left = || deadline.checked_duration_since(Instant::now()).filter(|d| !d.is_zero());
@@ -114,12 +144,15 @@ pub fn get(url: &Url, timeout: Duration) -> Result<String, String> {
         answer.extend_from_slice(&chunk[..n]);
         if whole.is_none() {
             whole = length(&answer)?;
+            if whole.is_some_and(|n| n > most_bytes) {
+                return Err(Refusal::Long);
+            }
         }
-        if answer.len() > MOST_BODY {
-            return Err(format!("more than {MOST_BODY} bytes. Scrape a page of this service alone"));
+        if answer.len() > most_bytes {
+            return Err(Refusal::Long);
         }
     }
-    body(&answer)
+    Ok(body(&answer)?)
 }
 
 /// Where the headers end.
@@ -138,8 +171,7 @@ fn length(answer: &[u8]) -> Result<Option<usize>, String> {
     };
     let head = String::from_utf8_lossy(&answer[..end]);
     match header(&head, "content-length").map(str::parse::<usize>) {
-        Some(Ok(n)) if n <= MOST_BODY => Ok(Some(end + n)),
-        Some(Ok(n)) => Err(format!("{n} bytes. Scrape a page of this service alone: at most {MOST_BODY}")),
+        Some(Ok(n)) => Ok(Some(end.saturating_add(n))),
         Some(Err(_)) => Err("has a Content-Length that is no number".into()),
         None => Ok(None),
     }
@@ -166,10 +198,6 @@ fn body(answer: &[u8]) -> Result<String, String> {
             None => rest.to_vec(),
         }
     };
-    // The format ends every line: what has no end was cut off.
-    if bytes.last().is_some_and(|b| *b != b'\n') {
-        return Err("breaks off within a line".into());
-    }
     String::from_utf8(bytes).map_err(|_| "is not UTF-8".into())
 }
 

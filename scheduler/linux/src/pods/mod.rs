@@ -28,8 +28,14 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// What a pod's program is usually called by.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 
+/// What Go writes for an empty list or map is null.
+fn or_nothing<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(field: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(field)?.unwrap_or_default())
+}
+
 #[derive(Debug, Deserialize)]
 struct List {
+    #[serde(deserialize_with = "or_nothing")]
     items: Vec<Pod>,
 }
 
@@ -37,40 +43,40 @@ struct List {
 #[derive(Debug, Deserialize)]
 struct Pod {
     metadata: Metadata,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     status: Status,
 }
 
 #[derive(Debug, Deserialize)]
 struct Metadata {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     namespace: String,
     uid: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     annotations: BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     phase: String,
     /// RFC 3339 in UTC: the order of texts is that of times.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     start_time: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     qos_class: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_nothing")]
     container_statuses: Vec<ContainerStatus>,
 }
 
 #[derive(Debug, Deserialize)]
 struct ContainerStatus {
     name: String,
-    #[serde(default, rename = "containerID")]
+    #[serde(default, deserialize_with = "or_nothing", rename = "containerID")]
     container_id: String,
 }
 

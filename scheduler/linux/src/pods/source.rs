@@ -3,10 +3,10 @@
 use super::layout::find;
 use super::{read, Refused, Wanted};
 use crate::cgroup::Mounts;
-use crate::feed::scrape::{get, Url};
+use crate::feed::scrape::{get_bounded, Refusal, Url};
 use crate::root::Root;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use surefoot_io::input;
 
 /// Longest list: a node has some hundred pods, of some ten thousand bytes each.
@@ -19,6 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub enum Source {
     File(PathBuf),
     Page(Url),
+}
+
+impl Source {
+    /// For how long a file has been as it is; None for a page, which is made when it is asked for, and where there is no file.
+    pub fn age(&self, now: SystemTime) -> Option<Duration> {
+        let Source::File(path) = self else { return None };
+        let written = std::fs::metadata(path).and_then(|m| m.modified()).ok()?;
+        // A clock that was put back makes nothing old.
+        Some(now.duration_since(written).unwrap_or_default())
+    }
 }
 
 impl std::fmt::Display for Source {
@@ -54,8 +64,12 @@ pub fn look(source: &Source, below: &str, root: &Root) -> Result<(Vec<Found>, Ve
     let text = match source {
         Source::File(path) => input::text(path, MOST_BYTES)
             .map_err(|e| format!("{source}: cannot be read: {e}. It is what a companion writes (docs/kubernetes.md)"))?,
-        Source::Page(url) => get(url, PATIENCE)
-            .map_err(|e| format!("{source}: {e}. Set readOnlyPort: 10255 for the kubelet, or use a file (docs/kubernetes.md)"))?,
+        Source::Page(url) => get_bounded(url, PATIENCE, MOST_BYTES as usize).map_err(|e| match e {
+            Refusal::Long => {
+                format!("{source}: more than {MOST_BYTES} bytes. Use a file with the pods of this node alone (docs/kubernetes.md)")
+            }
+            Refusal::Other(e) => format!("{source}: {e}. Set readOnlyPort: 10255 for the kubelet, or use a file (docs/kubernetes.md)"),
+        })?,
     };
     let reading = read(&text).map_err(|e| format!("{source}: {e}. Write it whole, under another name first (docs/kubernetes.md)"))?;
     if hides_the_host(root) {

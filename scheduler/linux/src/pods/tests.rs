@@ -269,3 +269,65 @@ fn a_namespace_of_ones_own_is_said() {
     crate::root::tests::put(&root, "/proc/self/mountinfo", info);
     assert!(look(&source, "/", &root).unwrap_err().contains("privileged: true"));
 }
+
+/// Go writes null for what is empty: such a pod is as good as one without the field, and takes no other down.
+#[test]
+fn null_is_nothing() {
+    let mut p = pod("web-0", &[("kind", "be")]);
+    for field in ["labels", "namespace"] {
+        p["metadata"][field] = json!(null);
+    }
+    p["status"]["startTime"] = json!(null);
+    let mut starts = pod("starts", &[("kind", "be"), ("id", "starts")]);
+    starts["status"] = json!({ "phase": "Running", "qosClass": "BestEffort", "containerStatuses": null });
+    let mut bare = pod("bare", &[]);
+    bare["metadata"]["annotations"] = json!(null);
+    bare["status"] = json!(null);
+    let r = read(&list(&[p, starts, bare])).unwrap();
+    assert!(r.refused.is_empty(), "{r:?}");
+    assert_eq!(r.wanted.iter().map(|w| w.id.as_str()).collect::<Vec<_>>(), ["web-0", "starts"]);
+    assert_eq!(read("{\"kind\": \"PodList\", \"items\": null}"), Ok(Reading::default()));
+}
+
+/// A page of the kubelet's is read as far as a file is: a node's pods come to more than a service's page of metrics may have.
+#[test]
+fn a_long_answer_of_the_kubelet_is_read() {
+    use std::io::{Read, Write};
+    let answer = |bytes: usize, is_announced: bool| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = crate::feed::scrape::Url::parse(&format!("http://{}/pods", listener.local_addr().unwrap())).unwrap();
+        let at = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let text = list(&[]);
+            let fill = " ".repeat(bytes - text.len());
+            // Who is sent too much hangs up.
+            let length = if is_announced { format!("Content-Length: {bytes}\r\n") } else { String::new() };
+            let _ = stream.write_all(format!("HTTP/1.0 200 OK\r\n{length}\r\n{text}{fill}").as_bytes());
+        });
+        let (_dir, root, _) = host(Version::V2, &[], &[]);
+        let said = look(&Source::Page(url), "/", &root);
+        at.join().unwrap();
+        said
+    };
+    for is_announced in [false, true] {
+        assert_eq!(answer(6 << 20, is_announced), Ok((vec![], vec![])));
+        let long = answer(17 << 20, is_announced).unwrap_err();
+        assert!(long.contains("more than 16777216 bytes. Use a file"), "{long}");
+    }
+}
+
+/// A file is as old as its last writing; one of tomorrow is new, and a page has no age.
+#[test]
+fn a_list_has_an_age() {
+    use std::time::{Duration, SystemTime};
+    let (dir, _, source) = host(Version::V2, &[], &[]);
+    let now = SystemTime::now();
+    let written =
+        |at: SystemTime| std::fs::File::options().write(true).open(dir.path().join("pods.json")).unwrap().set_modified(at).unwrap();
+    written(now - Duration::from_secs(90));
+    assert_eq!(source.age(now).unwrap().as_secs(), 90);
+    written(now + Duration::from_secs(86_400));
+    assert_eq!(source.age(now), Some(Duration::ZERO));
+    assert_eq!(Source::File(dir.path().join("none")).age(now), None);
+}

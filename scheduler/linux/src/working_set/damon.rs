@@ -30,6 +30,8 @@ const MARK_OF_US: u128 = 1000;
 const TRIES: u32 = 200;
 const BETWEEN: Duration = Duration::from_millis(5);
 
+const ROOTS: &str = "DAMON: only root may, without an actuator";
+
 fn at(file: &str) -> String {
     format!("{DIR}/{file}")
 }
@@ -99,9 +101,13 @@ impl Drop for Monitor<'_> {
 /// Why not.
 pub(super) fn measure(look: &Look, pids: &[u32]) -> Result<u64, String> {
     let root = look.root;
+    if !root.files.is_here() {
+        // Its files are no business of the actuator's, which would say so.
+        return Err(ROOTS.into());
+    }
     match monitors(root).as_deref() {
         None => return Err("DAMON: this kernel has none (CONFIG_DAMON_SYSFS, Linux 6.2)".into()),
-        Some(_) if !look.writable(&at(MONITORS)) => return Err("DAMON: only root may, without an actuator".into()),
+        Some(_) if !look.writable(&at(MONITORS)) => return Err(ROOTS.into()),
         Some("0") => {}
         Some(_) => return Err("DAMON: another program uses it".into()),
     }

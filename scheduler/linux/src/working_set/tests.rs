@@ -201,3 +201,27 @@ fn the_end_does_not_wait() {
     drop(sets);
     assert_eq!(damon::tests::set(&root, "nr_kdamonds"), "0");
 }
+
+/// A daemon beside an actuator asks it for nothing of DAMON's: the actuator would refuse, with a warning in two logs.
+#[test]
+fn an_actuator_is_not_asked_for_damon() {
+    #[derive(Debug)]
+    struct Elsewhere(HostFiles, Mutex<Vec<String>>);
+    impl Files for Elsewhere {
+        hand_on!(0: open, write, make_dir, remove_dir, rename, list, is_dir, is_file, writable, keep_safe, running);
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            self.1.lock().unwrap().push(path.display().to_string());
+            self.0.read(path)
+        }
+        fn is_here(&self) -> bool {
+            false
+        }
+    }
+    let (dir, root) = host();
+    damon::tests::interface(&root, &[(0, 32 << 20, 2)]);
+    let files = Arc::new(Elsewhere(HostFiles, Mutex::default()));
+    let why = measure(&Root::with(dir.path(), files.clone())).unwrap_err();
+    assert!(why.contains("DAMON: only root may, without an actuator"), "{why}");
+    let read = files.1.lock().unwrap().clone();
+    assert!(!read.is_empty() && !read.iter().any(|path| path.contains("damon")), "{read:?}");
+}

@@ -10,6 +10,7 @@ use crate::stage::load::Loads;
 use crate::stage::virtual_target::VirtualTarget;
 use crate::stage::workload::check_platform;
 use crate::stage::workload::Workload;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -306,12 +307,13 @@ pub fn group_id(config: &NodeConfig, field: &str, group: &str) -> Result<u32> {
 ///
 /// # Errors
 /// The first that could not be launched, or that never can be had.
-pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeService], purpose: Purpose) -> Result<()> {
+pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeService], purpose: Purpose) -> Result<Waited> {
     listen(server, config)?;
     know(server, config, pods);
+    let mut waited = Waited::default();
     for s in pods {
         if let Err(e) = take(server, s, purpose) {
-            tracing::warn!("{} is waited for: {e}", s.id);
+            waited.log(&s.id, &e);
         }
     }
     let mut absent = vec![];
@@ -319,7 +321,7 @@ pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeServi
         match (take(server, s, purpose), &s.how) {
             (Ok(()), _) => {}
             (Err(e @ ServerError::Unavailable { .. }), How::Adopt { .. }) => {
-                tracing::warn!("{} is waited for: {e}", s.id);
+                waited.log(&s.id, &e);
                 absent.push(e);
             }
             (Err(e), _) => return Err(server_error(e)),
@@ -329,7 +331,30 @@ pub fn bring_in(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeServi
     match absent.into_iter().next().filter(|_| config.pods.is_none()) {
         // Nothing at all to look at is more likely a mistake in the file than a slow start. Control waits: at boot services may come later.
         Some(e) if server.is_empty() && purpose == Purpose::Watch => Err(server_error(e)),
-        _ => Ok(()),
+        _ => Ok(waited),
+    }
+}
+
+/// Why services are waited for, as far as it was said: the same words every second say nothing new.
+#[derive(Debug, Default)]
+pub struct Waited(BTreeMap<String, String>);
+
+impl Waited {
+    /// What is to be said; nothing where that was the last word on this service.
+    fn word(&mut self, id: &str, why: &str) -> Option<String> {
+        let before = self.0.insert(id.into(), why.into());
+        (before.as_deref() != Some(why)).then(|| format!("{id} is waited for: {why}"))
+    }
+
+    fn log(&mut self, id: &str, why: &ServerError) {
+        if let Some(word) = self.word(id, &why.to_string()) {
+            tracing::warn!("{word}");
+        }
+    }
+
+    /// It is there, or nobody asks for it any more: when it goes again, that is new.
+    fn keep(&mut self, missing: &[&str]) {
+        self.0.retain(|id, _| missing.contains(&id.as_str()));
     }
 }
 
@@ -357,6 +382,7 @@ fn know(server: &mut LocalServer, config: &NodeConfig, pods: &[NodeService]) {
 /// Services of the configuration that run on their own and are not there now: restarted ones come back under control. Pods come and go.
 pub struct Absent {
     looked_ms: u64,
+    waited: Waited,
     pub pods: Option<Pods>,
 }
 
@@ -364,8 +390,8 @@ impl Absent {
     /// Time between two looks, ms: a look asks the kernel, and for containers the engine.
     const EVERY_MS: u64 = 1000;
 
-    pub fn with(pods: Option<Pods>) -> Self {
-        Absent { looked_ms: 0, pods }
+    pub fn with(pods: Option<Pods>, waited: Waited) -> Self {
+        Absent { looked_ms: 0, waited, pods }
     }
 
     /// Take those back that are there again. Returns the ids of all that are not; None where it was not time to look.
@@ -386,12 +412,32 @@ impl Absent {
         }
         let pods = self.pods.as_ref().map_or(&[][..], Pods::services);
         let all = || config.services.iter().chain(pods);
-        let missing = all().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id));
-        for s in missing.collect::<Vec<_>>() {
-            if take(server, s, purpose).is_ok() {
-                tracing::info!("{} is there{}", s.id, if pods.contains(s) { "" } else { " again" });
+        let missing: Vec<_> = all().filter(|s| matches!(s.how, How::Adopt { .. }) && !server.has(&s.id)).collect();
+        self.waited.keep(&missing.iter().map(|s| s.id.as_str()).collect::<Vec<_>>());
+        for s in missing {
+            match take(server, s, purpose) {
+                Ok(()) => tracing::info!("{} is there{}", s.id, if pods.contains(s) { "" } else { " again" }),
+                Err(e) => self.waited.log(&s.id, &e),
             }
         }
         Some(all().filter(|s| !server.has(&s.id)).map(|s| s.id.clone()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Why a service or a pod cannot be had is said when it is new, and again after it was there; not every second.
+    #[test]
+    fn why_something_is_waited_for_is_said_once() {
+        let mut waited = Waited::default();
+        assert_eq!(waited.word("web", "no cpuset").as_deref(), Some("web is waited for: no cpuset"));
+        assert_eq!(waited.word("web", "no cpuset"), None);
+        assert_eq!(waited.word("web", "gone").as_deref(), Some("web is waited for: gone"));
+        waited.keep(&["web"]);
+        assert_eq!(waited.word("web", "gone"), None);
+        waited.keep(&[]);
+        assert!(waited.word("web", "gone").is_some());
     }
 }

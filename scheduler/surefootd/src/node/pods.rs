@@ -11,14 +11,18 @@ use crate::stage::config::{FeedConfig, How, NodeService, PodsConfig};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use surefoot_linux::pods::source::{look, Found};
+use std::time::{Duration, SystemTime};
+use surefoot_linux::pods::source::{look, Found, Source};
 use surefoot_linux::{Root, Target};
 
 /// The condition of a node, by its type.
 const CONDITION: &str = "SurefootPressure";
 /// Longest message of a condition, bytes.
 const MOST_MESSAGE: usize = 1000;
+/// A list that has not been written for so long is old, s; or for so many looks, where these are rare. The companion of the manifest
+/// writes every 5 s.
+const OLD_S: u64 = 60;
+const OLD_LOOKS: u64 = 3;
 
 /// A service, as [[service]] would have it.
 fn service(f: Found) -> NodeService {
@@ -44,11 +48,26 @@ impl Said {
     }
 }
 
+/// The word on a list that nobody writes any more: what is held goes on by it, and new pods are not seen. It does not say the age itself,
+/// which would make it another word each time; that is a metric.
+fn old(config: &PodsConfig, age: Option<Duration>) -> Option<String> {
+    let limit = Duration::from_secs(OLD_S.max(OLD_LOOKS * config.every_s));
+    age.filter(|age| *age > limit).map(|_| {
+        format!(
+            "pods: {}: has not been written for {} s: pods that came since are not seen. Look why its companion does not write it \
+             (docs/kubernetes.md)",
+            config.source,
+            limit.as_secs()
+        )
+    })
+}
+
 /// A look, as services; nothing where the list cannot be had.
 fn services(config: &PodsConfig, root: &Root, said: &mut Said) -> Option<Vec<NodeService>> {
     match look(&config.source, &config.below, root) {
         Ok((found, refused)) => {
-            said.log(refused.iter().map(ToString::to_string).collect());
+            let old = old(config, config.source.age(SystemTime::now()));
+            said.log(refused.iter().map(ToString::to_string).chain(old).collect());
             Some(found.into_iter().map(service).collect())
         }
         Err(e) => {
@@ -104,6 +123,7 @@ pub struct Pods {
     words: Arc<Mutex<Vec<Word>>>,
     named: BTreeSet<String>,
     said: Said,
+    source: Source,
 }
 
 impl Pods {
@@ -113,8 +133,14 @@ impl Pods {
         let (mut said, latest, words) = (Said::default(), Arc::new(Mutex::default()), Arc::new(Mutex::default()));
         let first = services(config, &root, &mut said).unwrap_or_default();
         tracing::info!("pods: {} of {} are services here", first.len(), config.source);
-        let mut pods =
-            Pods { here: vec![], latest: Arc::clone(&latest), words: Arc::clone(&words), named: named.collect(), said: Said::default() };
+        let mut pods = Pods {
+            here: vec![],
+            latest: Arc::clone(&latest),
+            words: Arc::clone(&words),
+            named: named.collect(),
+            said: Said::default(),
+            source: config.source.clone(),
+        };
         pods.here = pods.ours(first);
         let config = config.clone();
         std::thread::Builder::new().name("pods".into()).spawn(move || watch(&config, &root, said, &latest, &words))?;
@@ -141,6 +167,11 @@ impl Pods {
         let gone = let_go(&self.here, &now);
         self.here = now;
         gone
+    }
+
+    /// For how long the list has been as it is; None where it is no file.
+    pub fn list_age(&self) -> Option<Duration> {
+        self.source.age(SystemTime::now())
     }
 
     /// What upper schedulers are told.
@@ -190,6 +221,19 @@ mod tests {
         let before = [a_service("a", lc(10.0)), a_service("b", lc(10.0)), a_service("c", Kind::Be)];
         let now = [a_service("a", lc(10.0)), a_service("b", lc(20.0)), a_service("d", Kind::Be)];
         assert_eq!(let_go(&before, &now), ["b", "c"]);
+    }
+
+    /// A list that its companion writes every few seconds is old after a minute, one that is looked at rarely later; a page never.
+    #[test]
+    fn an_old_list_is_said() {
+        let config = |every_s| PodsConfig { source: Source::File("/run/pods.json".into()), every_s, below: "/".into(), condition: None };
+        let said = |every_s, age_s| old(&config(every_s), Some(Duration::from_secs(age_s)));
+        assert_eq!(said(5, 60), None);
+        let word = said(5, 61).unwrap();
+        assert!(word.starts_with("pods: /run/pods.json: has not been written for 60 s: "), "{word}");
+        assert_eq!(said(5, 3000).unwrap(), word, "the same word: it is said once");
+        assert_eq!((said(100, 300), said(100, 301).is_some()), (None, true));
+        assert_eq!(old(&config(5), None), None);
     }
 
     /// The patch says the worst that is in force; what asks nothing of a scheduler does not make the condition true.

@@ -4,7 +4,7 @@ use super::decisions::{Journal, LendLine, RunLine, StandingLine};
 use super::follower::Follower;
 use super::learning::{self, Learning};
 use super::lending::Lending;
-use super::machine::{bring_in, local_server, Absent, Clock, Node, Purpose};
+use super::machine::{bring_in, local_server, Absent, Clock, Node, Purpose, Waited};
 use super::metrics::{self, Metrics, Took};
 use super::notify::Notifier;
 use super::phases::{own, timed};
@@ -77,6 +77,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
     }
     args.shadow.iter().try_for_each(|name| check_name(name)).map_err(|e| Error::BadInput(format!("--shadow: {e}")))?;
     let mut pods = None;
+    let mut waited = Waited::default();
     let real_time = config.realtime || matches!(server, cli::Server::Local);
     config.settings = asked_as(config.settings, Role::Actor, real_time);
     let (mut node, (mut policy, mut learning), mut story, mut beside) = match server {
@@ -127,6 +128,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
             let journal = config.journal.clone().unwrap_or_else(|| state.join(JOURNAL));
             let story = Story::open(Some(&journal), Some(&state), args, &config, &platform, Some(utc::now_ms), &metrics)?;
             let resumed = bring_in(&mut server, &config, pods.as_ref().map_or(&[], Pods::services), Purpose::Control)
+                .map(|w| waited = w)
                 .and_then(|()| server.resume().map_err(server_error))
                 .and_then(|r| remember(&state, args, bundle.as_ref()).map(|()| r));
             match resumed {
@@ -145,7 +147,7 @@ pub fn run(args: &cli::Run) -> Result<()> {
         tracing::info!("metrics: http://{at}/metrics");
     }
     // A fault of ours ends the loop as an error does.
-    beside.absent = Absent::with(pods);
+    beside.absent = Absent::with(pods, waited);
     let run = AssertUnwindSafe(|| control(args, &config, &mut node, policy.as_mut(), learning.as_mut(), &mut story, &mut beside));
     let looped = catch_unwind(run).unwrap_or_else(|_| Err(Error::Failed("a fault of surefootd ended the run. Please report it".into())));
     // Whatever ended the loop, the machine gets everything back: before a word is said of it, which may have to wait.
@@ -367,7 +369,7 @@ impl Beside {
         each_its_own(&outputs)?;
         let stream = args.stream.as_deref().map(|f| stream::Writer::open(f, head, &read, args.overwrite)).transpose()?;
         let events = args.events.as_deref().map(|f| Recorder::open("--events", f, &read, args.overwrite)).transpose()?;
-        Ok(Beside { looks_on, stream, events, absent: Absent::with(None), failed: vec![] })
+        Ok(Beside { looks_on, stream, events, absent: Absent::with(None, Waited::default()), failed: vec![] })
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -508,7 +510,10 @@ fn control(
         }
         notifier.alive();
         if let Some(ids) = beside.absent.look(now, node, config, Purpose::Control) {
-            story.metrics.lock().unwrap_or_else(PoisonError::into_inner).absent(ids);
+            let mut metrics = story.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            metrics.absent(ids);
+            metrics.pods_list(beside.absent.pods.as_ref().and_then(Pods::list_age));
+            drop(metrics);
             if let Some(pods) = &beside.absent.pods {
                 pods.tell(&story.upper.in_force());
             }

@@ -168,6 +168,8 @@ impl Metrics {
         let here = self.seen.services.iter().map(|s| (service(&s.id), 1.0));
         let present = here.chain(self.absent.iter().map(|id| (service(id), 0.0))).collect();
         family("surefoot_service_present", Gauge, "0 for a service of the configuration that is not here", present);
+        let age = self.pods_list_age.map_or(vec![], |age| one(age.as_secs_f64()));
+        family("surefoot_pods_list_age_seconds", Gauge, "time since the file with the list of pods was written", age);
 
         let actions = ActionKind::ALL.map(ActionKind::as_str);
         let actions = actions.map(|a| (format!("{{action=\"{a}\"}}"), self.actions.get(a).copied().unwrap_or(0) as f64)).to_vec();

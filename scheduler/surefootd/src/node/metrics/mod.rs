@@ -30,6 +30,7 @@ pub struct Metrics {
     late_ticks: u64,
     /// Services of the configuration that are not here.
     absent: Vec<String>,
+    pods_list_age: Option<Duration>,
     refused_plans: u64,
     actions: BTreeMap<&'static str, u64>,
     reports: u64,
@@ -239,6 +240,11 @@ impl Metrics {
     /// Services that were here and of which nothing was ever set.
     pub fn never_placed(&self) -> Vec<&str> {
         self.come.difference(&self.placed).map(String::as_str).collect()
+    }
+
+    /// For how long the list of pods has been as it is.
+    pub fn pods_list(&mut self, age: Option<Duration>) {
+        self.pods_list_age = age;
     }
 
     /// Services of the configuration that are waited for.
