@@ -39,7 +39,7 @@ settings! {
         rest: f64 = 0.002, 0..=1, "share", "of its footprint that may move in a period once memory is at rest", CosmosOpen;
         most_wait_ms: u64 = 60_000, 0..=3_600_000, "ms", "for memory to come to rest; then the state is judged as it is", CosmosOpen;
         margin: f64 = 0.05, 0..=0.9, "share", "of the target that p99 must stay below it", CosmosOpen;
-        margin_few: f64 = 0.1, 0..=0.9, "share", "the same at most where requests are few: as much as the p99 of one window of twenty is off, where not all cores are given yet", CosmosOpen;
+        margin_few: f64 = 0.15, 0..=0.9, "share", "the same at most where requests are few: as much as the p99 of one window of twenty is off, where not all cores are given yet", CosmosOpen;
         margin_step: f64 = 0.05, 0..=0.9, "share", "more of it after each state that was kept and then missed the target", CosmosOpen;
         margin_most: f64 = 0.3, 0..=0.9, "share", "of it at most", CosmosOpen;
         gain: f64 = 0.005, 0..=1, "share", "by which throughput must be above the best to have risen", CosmosOpen;
