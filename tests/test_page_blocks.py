@@ -145,7 +145,7 @@ RUNS = [
             " --bundle BUNDLE-$n": "",
             " --bundle BUNDLE": "",
             "--seeds 5": "--seeds 1",
-            "unmanaged,parties-stop,clite,osml,osml-plus,surefoot": "unmanaged,parties-stop",
+            "parties-stop,clite,osml,osml-plus,surefoot": "parties-stop",
         },
         given=one_of("lc2-be-server-2", "lc3-server-2", "emu-302", "churn-server-2"),
         leaves=("out/eval-report/eval-report.html",),
