@@ -188,6 +188,22 @@ pub struct Settings {
     pub real_time: bool,
 }
 
+/// A line of the tables of all policies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// `POLICY.GROUP.NAME`.
+    pub name: String,
+    pub default: Vec<f64>,
+    /// Bounds, both allowed, of each number.
+    pub low: f64,
+    pub high: f64,
+    pub whole: bool,
+    pub is_list: bool,
+    pub unit: &'static str,
+    pub meaning: &'static str,
+    pub source: &'static str,
+}
+
 /// Policies whose every number can be set.
 const SETTABLE: [&str; 6] = [
     cosmos::Settings::POLICY,
@@ -260,6 +276,25 @@ impl Settings {
         ];
         let named = changed.into_iter().flat_map(|(policy, all)| all.into_iter().map(move |(name, x)| (format!("{policy}.{name}"), x)));
         named.collect()
+    }
+
+    /// Every setting that can be set, by full name: programs that choose values read bounds and defaults here.
+    pub fn listed() -> Vec<Listed> {
+        fn of<S: Settable>() -> impl Iterator<Item = Listed> {
+            S::table().iter().map(|s| Listed {
+                name: format!("{}.{}", S::POLICY, s.name()),
+                default: (s.get)(&S::default()),
+                low: s.low,
+                high: s.high,
+                whole: s.whole,
+                is_list: s.len.is_some(),
+                unit: s.unit,
+                meaning: s.meaning,
+                source: s.source.as_str(),
+            })
+        }
+        let ours = of::<surefoot::Settings>().chain(of::<cosmos::Settings>()).chain(of::<cosmos::per_service::Settings>());
+        ours.chain(of::<osml_plus::switches::Settings>()).chain(of::<senpai::Settings>()).chain(of::<remote::Settings>()).collect()
     }
 
     /// With so much time between two steps of on-line learning.
