@@ -222,7 +222,10 @@ impl Settings {
     pub fn assign(&mut self, name: &str, numbers: &[f64]) -> Result<String, String> {
         let assigned = name.split_once('.').and_then(|(policy, of_policy)| {
             let set = match policy {
-                surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
+                surefoot::Settings::POLICY => match surefoot::settings::became(of_policy) {
+                    Some(what) => Err(format!("{name}: there is no such setting any more. It {what} (docs/policy-parameters.md)")),
+                    None => self.surefoot.assign(of_policy, numbers),
+                },
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
                 osml_plus::switches::Settings::POLICY => self.osml_plus_with.assign(of_policy, numbers),
                 cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
@@ -487,11 +490,15 @@ mod tests {
         for (text, said) in [
             ("surefoot.prices.mvoe=0.1", "surefoot.prices.mvoe: there is no such setting. Did you mean \"surefoot.prices.move\"?"),
             ("surefoot.margn=0.1", "Did you mean \"surefoot.trust.margin\"?"),
-            ("surefoot.step=0.1", "Write one of \"surefoot.grow.step\", \"surefoot.blind.step\"."),
-            ("surefoot.busy.idle=7", "surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1 (busy share)"),
-            ("surefoot.busy.idle=nan", "is out of its bounds"),
+            ("surefoot.grudge=1", "Did you mean \"surefoot.memory.grudge_ms\"?"),
+            ("surefoot.busy.most=7", "surefoot.busy.most: 7 is out of its bounds. Give one number from 0.01 to 1 (busy share)"),
+            ("surefoot.busy.most=nan", "is out of its bounds"),
             ("surefoot.patience.refines=1.5", "Give one whole number from 0 to 1000 (plans)"),
-            ("surefoot.offers.levels=1,2", "2 numbers are given. Give 3 numbers from 0 to 10 (QoS)"),
+            ("surefoot.offers.step_qos=1,2", "2 numbers are given. Give one number from 0 to 1 (QoS)"),
+            (
+                "surefoot.offers.levels=0,0.2,0.4",
+                "surefoot.offers.levels: there is no such setting any more. It follows from surefoot.offers.step_qos",
+            ),
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),
