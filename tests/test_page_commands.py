@@ -56,6 +56,7 @@ NOT_RUN = {
     "smartharvest.md": "minutes of evaluation",
     "test-kernel.md": "virtual machines: make test-kernel, make test-rdt",
     "training.md": "trainings: tests/test_pipelines_train.py",
+    "tune.md": "minutes of evaluation; tests/test_tune.py",
     "watched-models.md": "a bundle and a service",
     "workloads.md": "images of all workloads: make workloads-smoke",
     "worlds.md": "minutes of evaluation",
