@@ -82,6 +82,6 @@ impl Surefoot {
         let is_steady = |l: &&Life| l.load_change().abs() <= self.set.readings.load_change / 4.0;
         let life = self.lives.get(&s.id).filter(|_| left > 0.0 && left < 1.0 && now > 0.0).filter(is_steady)?;
         let shown = (now / before).ln() / left.ln();
-        Some(0.5 * (life.power + shown.min(2.0 * POWER).max(LEAST_POWER)))
+        Some(0.5 * (life.power + shown.clamp(LEAST_POWER, 2.0 * POWER)))
     }
 }
