@@ -181,6 +181,7 @@ validate: deps ## the virtual server against every fact it must reproduce; write
 figures: python ## the figures of docs/virtual-server.md and of docs/index.md
 	cargo run --release --locked -p surefoot-vserver --example curves | python -m collection.vserver_figures docs/images
 	python -m collection.policy_figure docs
+	python -m collection.price_figure docs
 
 lint: setup ## formatters, linters and type checkers, warnings are errors
 	cargo fmt --all --check

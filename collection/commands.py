@@ -247,6 +247,48 @@ def learn_c(models: Path, worlds: str, out: Path, params: Path | None, key: Path
         click.echo(f"{out}: models with this Model-C. Bundle them: surefoot bundle worlds --models {out} --help")
 
 
+@surefoot.command("tune")
+@click.option("--worlds", default="tune:1..40", show_default=True, metavar="tune:FIRST..LAST", help="The first half chooses.")
+@click.option("--bundles", type=click.Path(path_type=Path), help="Bundles of the worlds' servers; without, no model answers.")
+@click.option("--settings", type=click.Path(path_type=Path), help="TOML: NAME = [LOW, HIGH]; default: all, from half to twice.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder of tune.json; a call that was killed goes on."
+)
+@click.option("--trials", type=click.IntRange(1), default=30, show_default=True, help="Settings that are tried.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each workload.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of what is tried.")
+@click.option("--threads", type=click.IntRange(1), help="Of each evaluation; default: all CPUs.")
+@click.option("--sensitivity", is_flag=True, help="Choose nothing: each setting halved and doubled, as a table.")
+@_json
+def tune(
+    worlds: str,
+    bundles: Path | None,
+    settings: Path | None,
+    out: Path,
+    trials: int,
+    seeds: int,
+    seed: int,
+    threads: int | None,
+    sensitivity: bool,
+    as_json: bool,
+) -> None:
+    """Choose settings of the policy surefoot on drawn worlds: violation first, then BE throughput (docs/tune.md)."""
+    from . import tune as tuning
+
+    given = tuning.Options(worlds, out, bundles, settings, seeds, seed, trials, threads)
+    do = tuning.sensitivity if sensitivity else tuning.run
+    found = do(given, lambda line: click.echo(line, err=as_json))
+    if as_json:
+        _print_json(found)
+    elif sensitivity:
+        worst = f"worst {100 * (found['worst'] - 1):+.1f} % of violation"
+        click.echo(f"{out / tuning.SENSITIVITY_PAGE}: {len(found['settings'])} settings, {worst}")
+    else:
+        click.echo(f"{out / tuning.PAGE}: {found['verdict']}")
+        if found["verdict"] == "take":
+            click.echo("\n".join(tuning.node_lines(found["trials"][found["best"] - 1]["settings"])))
+
+
 @bundle.command("verify")
 @_bundle
 @click.option(

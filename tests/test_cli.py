@@ -43,6 +43,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "demo",
         "learn-c",
         "onboard",
+        "tune",
         "eval-report",
         "harvest-report",
         "workloads generate",

@@ -73,6 +73,7 @@ NOT_RUN = {
     "demo.md": "twelve minutes; its parts in tests/test_demo.py",
     "playbooks.md": "hosts: make test-playbooks",
     "test-kernel.md": "virtual machines: make test-kernel, make test-rdt",
+    "tune.md": "minutes of evaluation; tests/test_tune.py",
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from matplotlib import rc_context
 
-from collection import policy_figure
+from collection import policy_figure, price_figure
 from pipelines.pages.drawing import STYLE, svg_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,6 +145,17 @@ def test_the_first_pages_figure_is_of_its_table() -> None:
     with rc_context(STYLE):
         text = svg_file(policy_figure.draw(found), "policies")
     assert (DOCS / "images/policies.svg").read_text("utf-8") == text
+
+
+def test_the_price_frontier_is_of_its_table() -> None:
+    """docs/images/price-frontier.svg is what its study comes to (`python -m collection.price_figure docs`)."""
+    found = price_figure.points((DOCS / price_figure.STUDY).read_text("utf-8"))
+    matplotlib.use("svg")
+    with rc_context(STYLE):
+        text = svg_file(price_figure.draw(found), "price-frontier")
+    assert (DOCS / price_figure.FIGURE).read_text("utf-8") == text
+    with pytest.raises(price_figure.NoTable, match="no table of prices and rivals"):
+        price_figure.points("| `surefoot` 1 | 3.0 | 0.2 |\n")
 
 
 def test_a_page_without_the_table_is_refused() -> None:

@@ -188,6 +188,22 @@ pub struct Settings {
     pub real_time: bool,
 }
 
+/// A line of the tables of all policies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// `POLICY.GROUP.NAME`.
+    pub name: String,
+    pub default: Vec<f64>,
+    /// Bounds, both allowed, of each number.
+    pub low: f64,
+    pub high: f64,
+    pub whole: bool,
+    pub is_list: bool,
+    pub unit: &'static str,
+    pub meaning: &'static str,
+    pub source: &'static str,
+}
+
 /// Policies whose every number can be set.
 const SETTABLE: [&str; 6] = [
     cosmos::Settings::POLICY,
@@ -206,7 +222,10 @@ impl Settings {
     pub fn assign(&mut self, name: &str, numbers: &[f64]) -> Result<String, String> {
         let assigned = name.split_once('.').and_then(|(policy, of_policy)| {
             let set = match policy {
-                surefoot::Settings::POLICY => self.surefoot.assign(of_policy, numbers),
+                surefoot::Settings::POLICY => match surefoot::settings::became(of_policy) {
+                    Some(what) => Err(format!("{name}: there is no such setting any more. It {what} (docs/policy-parameters.md)")),
+                    None => self.surefoot.assign(of_policy, numbers),
+                },
                 cosmos::Settings::POLICY => self.cosmos.assign(of_policy, numbers),
                 osml_plus::switches::Settings::POLICY => self.osml_plus_with.assign(of_policy, numbers),
                 cosmos::per_service::Settings::POLICY => self.cosmos_per_service.assign(of_policy, numbers),
@@ -260,6 +279,25 @@ impl Settings {
         ];
         let named = changed.into_iter().flat_map(|(policy, all)| all.into_iter().map(move |(name, x)| (format!("{policy}.{name}"), x)));
         named.collect()
+    }
+
+    /// Every setting that can be set, by full name: programs that choose values read bounds and defaults here.
+    pub fn listed() -> Vec<Listed> {
+        fn of<S: Settable>() -> impl Iterator<Item = Listed> {
+            S::table().iter().map(|s| Listed {
+                name: format!("{}.{}", S::POLICY, s.name()),
+                default: (s.get)(&S::default()),
+                low: s.low,
+                high: s.high,
+                whole: s.whole,
+                is_list: s.len.is_some(),
+                unit: s.unit,
+                meaning: s.meaning,
+                source: s.source.as_str(),
+            })
+        }
+        let ours = of::<surefoot::Settings>().chain(of::<cosmos::Settings>()).chain(of::<cosmos::per_service::Settings>());
+        ours.chain(of::<osml_plus::switches::Settings>()).chain(of::<senpai::Settings>()).chain(of::<remote::Settings>()).collect()
     }
 
     /// With so much time between two steps of on-line learning.
@@ -452,11 +490,15 @@ mod tests {
         for (text, said) in [
             ("surefoot.prices.mvoe=0.1", "surefoot.prices.mvoe: there is no such setting. Did you mean \"surefoot.prices.move\"?"),
             ("surefoot.margn=0.1", "Did you mean \"surefoot.trust.margin\"?"),
-            ("surefoot.step=0.1", "Write one of \"surefoot.grow.step\", \"surefoot.blind.step\"."),
-            ("surefoot.busy.idle=7", "surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1 (busy share)"),
-            ("surefoot.busy.idle=nan", "is out of its bounds"),
+            ("surefoot.grudge=1", "Did you mean \"surefoot.memory.grudge_ms\"?"),
+            ("surefoot.busy.most=7", "surefoot.busy.most: 7 is out of its bounds. Give one number from 0.01 to 1 (busy share)"),
+            ("surefoot.busy.most=nan", "is out of its bounds"),
             ("surefoot.patience.refines=1.5", "Give one whole number from 0 to 1000 (plans)"),
-            ("surefoot.offers.levels=1,2", "2 numbers are given. Give 3 numbers from 0 to 10 (QoS)"),
+            ("surefoot.offers.step_qos=1,2", "2 numbers are given. Give one number from 0 to 1 (QoS)"),
+            (
+                "surefoot.offers.levels=0,0.2,0.4",
+                "surefoot.offers.levels: there is no such setting any more. It follows from surefoot.offers.step_qos",
+            ),
             ("surefoot.margin=much", "surefoot.margin: \"much\" is no number. Write NAME=VALUE"),
             ("surefoot.margin", "has no \"=\""),
             ("surefot.margin=1", "Did you mean \"surefoot\"?"),

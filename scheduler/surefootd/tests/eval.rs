@@ -543,9 +543,9 @@ fn settings_of_a_policy_can_be_set_and_are_recorded() {
     assert!(done.status.success() && read(&plain).get("settings").is_none(), "{}", String::from_utf8_lossy(&done.stderr));
     let (_, same) = eval("surefoot", &["surefoot.be.company=0.5"], "same");
     assert_eq!((rows(&same), read(&same).get("settings")), (rows(&plain), None));
-    let (done, other) = eval("surefoot", &["surefoot.blind.parts=1,0.9,0.8,0.5,0.25,0", "surefoot.company=4"], "other");
+    let (done, other) = eval("surefoot", &["surefoot.blind.shares=1", "surefoot.company=4"], "other");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let set = serde_json::json!({ "surefoot.be.company": [4.0], "surefoot.blind.parts": [1.0, 0.9, 0.8, 0.5, 0.25, 0.0] });
+    let set = serde_json::json!({ "surefoot.be.company": [4.0], "surefoot.blind.shares": [1.0] });
     assert_eq!(read(&other)["settings"], set);
     assert_ne!(rows(&other), rows(&plain));
     for (policies, set, said) in [

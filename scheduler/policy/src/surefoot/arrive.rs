@@ -9,7 +9,7 @@ impl Surefoot {
             while let Some(pct) = self.books.mba_step(self.books.be_mba_pct, false).filter(|p| *p >= self.set.be.first_pct) {
                 self.books.be_mba_pct = pct;
             }
-            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: self.set.be.raise_ms, ..Bandwidth::default() };
+            self.be_mba = Bandwidth { changed_ms: now_ms, wait_ms: WINDOW_MS, ..Bandwidth::default() };
         }
         for s in seen.lc() {
             let (Some(own), Some(life)) = (self.books.slot(&s.id).map(|s| s.own), self.lives.get(&s.id)) else { continue };
@@ -40,7 +40,7 @@ impl Surefoot {
         if arrived.iter().any(|id| !self.books.is_crowded(id)) || self.books.least().fits_in(self.books.free()) {
             self.disturbed(now_ms);
         }
-        self.again_ms = now_ms + self.set.patience.poor_every_ms;
+        self.again_ms = now_ms + self.set.patience.again_ms;
         let asked = self.ask_all(now_ms, seen);
         let blindly = self.is_blind(&asked);
         let with = |new: &[ServiceId]| {
@@ -53,9 +53,8 @@ impl Surefoot {
                     Pass::Trade => !blindly,
                     Pass::Poor => true,
                 };
-                let fine = |all: &Vec<(ServiceId, Cell)>| {
-                    believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= self.set.blind.enough_risk))
-                };
+                let fine =
+                    |all: &Vec<(ServiceId, Cell)>| believed || all.iter().all(|(_, c)| c.risk.is_none_or(|r| r <= self.set.enough_risk()));
                 Some((pass, self.joint(&asked, role, pass, self.set.prices.stay).filter(fine)?))
             })
         };
@@ -73,7 +72,7 @@ impl Surefoot {
             // What newcomers need is not known yet: what is over stays free for them, but no service is moved far for it.
             Some((_, chosen)) => self.return_the_rest(&asked, chosen, |id, c| {
                 let held = self.books.usable(id).cores;
-                f64::from(held.saturating_sub(c.held.cores)) >= self.set.newcomers.far_down * f64::from(held)
+                f64::from(held.saturating_sub(c.held.cores)) >= self.set.offers.loss * f64::from(held)
             }),
             None => {}
         }
@@ -103,7 +102,7 @@ impl Surefoot {
             let Some(life) = self.lives.get(&s.id) else { return false };
             let Some(since) = life.new_since_ms.filter(|_| !s.latency_unknown() && !life.features.is_empty()) else { return false };
             let slow = s.window.is_none() || self.set.is_slow(s);
-            now_ms >= since + if slow && !self.is_saturated(s) { self.set.patience.sample_slow_ms } else { self.set.patience.sample_ms }
+            now_ms >= since + if slow && !self.is_saturated(s) { WINDOW_MS } else { self.set.patience.sample_ms }
         };
         seen.lc().filter(ripe).map(|s| s.id.clone()).collect()
     }

@@ -19,7 +19,7 @@ impl Surefoot {
         let waits = |id: &ServiceId| {
             let (Some(s), Some(life)) = (seen.get(id), self.lives.get(id)) else { return false };
             let asked = self.ask(now_ms, s, life);
-            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < set.busy.firm);
+            let idle = asked.busy().is_some_and(|b| b / self.books.platform.cores(asked.held.cores) < set.busy.most);
             idle && self.b(s, &asked.state, asked.held).is_ok_and(|q| q >= self.required(life))
         };
         let now_pct = self.books.be_mba_pct;
@@ -52,7 +52,7 @@ impl Surefoot {
         };
         let worst_of = |since_ms: u64| seen.lc().filter(|s| still(s, since_ms)).filter_map(ServiceView::qos).fold(f64::INFINITY, f64::min);
         let suffers = self.be_mba.raised.filter(|(t, _)| worst_of(*t) < 1.0 && (contended || peak.is_none() || used.is_none()));
-        if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + set.be.raise_ms) {
+        if self.be_mba.raised.is_some_and(|(t, _)| now_ms >= t + WINDOW_MS) {
             self.be_mba.raised = None;
         }
         let worst = worst_of(now_ms);
@@ -60,7 +60,7 @@ impl Surefoot {
             (before.min(now_pct), ActionKind::Rollback)
         } else if now_pct < 100
             && self.be_mba.raised.is_none()
-            && worst >= set.be.raise_qos
+            && worst >= 1.0 + set.offers.step_qos
             && !seen.lc().any(|s| self.lives.get(&s.id).is_none_or(Life::is_new))
             && now_ms >= self.be_mba.changed_ms + self.be_mba.wait_ms
         {
@@ -99,7 +99,7 @@ impl Surefoot {
 
     /// The next wait before bandwidth is raised: twice the last one.
     fn longer(&self) -> u64 {
-        let (least, most) = (self.set.patience.setback_ms, self.set.memory.grudge_ms << GRUDGE_DOUBLINGS);
+        let (least, most) = (self.set.patience.again_ms, self.set.memory.grudge_ms << DOUBLINGS);
         (self.be_mba.wait_ms * 2).clamp(least, most.max(least))
     }
 

@@ -30,6 +30,21 @@ pub(super) enum Pass {
     Poor,
 }
 
+/// Parts of a step that are offered where a whole one cannot be had, and by how much less is expected of each smaller one: of parts
+/// from which as much is expected the larger one.
+const PARTS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
+const PART_QOS: f64 = 0.02;
+/// An eighth less than what is held, and quarters of it, on offer where not all can have enough.
+const LESS: [f64; 5] = [0.875, 0.75, 0.5, 0.25, 0.0];
+/// Without models: a quarter less of cores, of ways and of both, and half of both.
+const SHARES: [(f64, f64); 4] = [(0.75, 1.0), (1.0, 0.75), (0.75, 0.75), (0.5, 0.5)];
+/// Prices of a miss that each QoS below the target costs on top: a queue that grows is worse than a target that is just missed.
+const MISS_SLOPE: f64 = 3.0;
+/// Work over the cores that would be left, from which nothing of QoS is expected. A queue grows from 1 on; counters read a little high.
+const OVERLOAD: f64 = 1.2;
+/// So much faster a slow service's falls: a queue is with it from the first request that waits.
+const SLOW_FALL: f64 = 2.5;
+
 pub(super) const PASSES: [Pass; 3] = [Pass::Free, Pass::Trade, Pass::Poor];
 
 /// A cell in question for a service, and the QoS that is expected there.
@@ -130,12 +145,12 @@ impl Surefoot {
     /// Price of a cell: its resources, and the risk of being near the target.
     pub(super) fn price(&self, cell: Cell) -> f64 {
         let p = &self.set.prices;
-        let (cores, ways, risk) =
-            if self.books.has_be() { (p.cores_beside_be, p.ways_beside_be, p.risk_beside_be) } else { (p.cores, p.ways, p.risk) };
+        let (cores, ways) = self.set.prices_of(self.books.has_be());
         let total = self.books.total();
         let share = |a: u32, b: u32| f64::from(a) / f64::from(b.max(1));
         let resources = cores * share(cell.held.cores, total.cores) + ways * share(cell.held.ways, total.ways);
-        let by_qos = if cell.qos < 1.0 { p.miss + p.miss_slope * (1.0 - cell.qos) } else { risk * (p.ample_qos - cell.qos).max(0.0) };
+        let by_qos =
+            if cell.qos < 1.0 { p.miss * (1.0 + MISS_SLOPE * (1.0 - cell.qos)) } else { p.risk * (p.ample_qos - cell.qos).max(0.0) };
         resources + cell.risk.unwrap_or(by_qos) + cell.memory
     }
 
@@ -166,7 +181,7 @@ impl Surefoot {
             Role::Strained if pass != Pass::Poor => asked.held,
             Role::MayGive if pass == Pass::Free => asked.held,
             Role::MayGive if pass == Pass::Trade => {
-                let kept = |n: u32| n - part_up(n, self.set.offers.most_loss).min(n);
+                let kept = |n: u32| n - part_up(n, self.set.offers.loss).min(n);
                 Amount::new(kept(asked.held.cores), kept(asked.held.ways)).at_least(least)
             }
             _ => least,
@@ -179,23 +194,21 @@ impl Surefoot {
         match role {
             Role::Keeps => vec![now],
             Role::Firm => {
-                let firm = if self.books.has_be() { self.set.busy.firm_beside_be } else { self.set.busy.firm };
-                let busy = asked.cores_busy_by(firm).unwrap_or(0);
+                let busy = asked.cores_busy_by(self.set.most_busy(self.books.has_be())).unwrap_or(0);
                 let firm = asked.held.at_least(Amount::new(busy, 0)).at_most(pool);
                 vec![Cell::new(firm, asked.on(firm).max(now.qos)), Cell { risk: Some(self.set.prices.miss), ..now }]
             }
             Role::Strained if pass != Pass::Poor => vec![now],
             Role::Strained => self.to_get(asked, now, pool, most, pass),
             Role::MayGive if pass == Pass::Free => vec![now],
-            Role::Blind if self.set.is_slow(asked.s) => self.blind(&self.set.blind.slow_parts, &self.set.blind.slow_risks, pool),
-            Role::Blind => self.blind(&self.set.blind.parts, &self.set.blind.risks, pool),
+            Role::Blind => self.blind(self.set.is_slow(asked.s), pool),
             Role::MayGive => self.to_give(asked, now, pool, most, pass),
             Role::Needs => self.to_get(asked, now, pool, most, pass),
         }
     }
 
     /// Parts of an equal share, for a service of which nothing is known.
-    pub(super) fn blind(&self, parts: &[f64], risks: &[f64], pool: Amount) -> Vec<Cell> {
+    pub(super) fn blind(&self, slow: bool, pool: Amount) -> Vec<Cell> {
         let holders = (self.lives.len() + usize::from(self.books.has_be())).max(1) as f64;
         let total = self.books.total();
         let part = |t: u32, x: f64| (f64::from(t) * x / holders).floor() as u32;
@@ -204,11 +217,11 @@ impl Surefoot {
         let new = self.lives.keys().filter(|id| self.books.slot(id).is_none()).count().max(1) as u32;
         let free = self.books.free();
         let idle = Amount::new(free.cores / new, free.ways / new).at_most(parts_of(1.0));
-        let cell = |(x, risk): (&f64, &f64)| {
-            let held = parts_of(*x).at_least(idle).at_least(self.books.least()).at_most(pool);
-            Cell { risk: Some(*risk), ..Cell::new(held, 1.0) }
+        let cell = |(x, risk): (f64, f64)| {
+            let held = parts_of(x).at_least(idle).at_least(self.books.least()).at_most(pool);
+            Cell { risk: Some(risk), ..Cell::new(held, 1.0) }
         };
-        parts.iter().zip(risks).map(cell).collect()
+        self.set.blind_parts(slow).map(cell).collect()
     }
 
     /// What models propose, before anybody asks whether that may be: smallest cells by Model-B, but within Model-A's OAA (in a poor
@@ -220,19 +233,16 @@ impl Surefoot {
         let poor = pass == Pass::Poor;
         let floor = if poor { rcliff } else { oaa };
         let mut out: Vec<Amount> = asked.life.ledger.proven(asked.now_ms, asked.life.rps, required).filter(|c| c.fits_in(pool)).collect();
-        // Where not all can have enough, no cell with plenty is looked for.
-        let set = &self.set.offers;
-        let levels = set.levels.iter().take(if poor { set.poor_plan_levels } else { set.levels.len() }).map(|l| required + l);
-        let levels = levels.chain(set.poor_levels.into_iter().filter(|_| poor));
+        let levels = self.set.levels(poor).map(|l| required + l).chain(self.set.poor_levels().filter(|_| poor));
         levels.for_each(|qos| Self::staircase(asked, qos, floor, most, &mut out));
-        let around = set.around_cores.iter().zip(&set.around_ways);
-        out.extend(around.map(|(cores, ways)| oaa.plus(Amount::new(*cores, *ways)).at_most(pool)));
+        // Model-A's corner, and a unit more of either and of both: it may be off by one.
+        out.extend([(0, 0), (1, 0), (0, 1), (1, 1)].map(|(cores, ways)| oaa.plus(Amount::new(cores, ways)).at_most(pool)));
         out
     }
 
     /// For a service that is well: whatever it is predicted to be well on, too.
     pub(super) fn to_give(&self, asked: &Asked, now: Cell, pool: Amount, most: Amount, pass: Pass) -> Vec<Cell> {
-        let (held, required) = (asked.held, if pass == Pass::Poor { self.set.offers.poor_qos } else { self.required(asked.life) });
+        let (held, required) = (asked.held, if pass == Pass::Poor { 1.0 } else { self.required(asked.life) });
         let mut out = vec![now];
         if asked.no_answer.is_some() {
             out.extend(self.shares(asked));
@@ -246,11 +256,11 @@ impl Surefoot {
         let set = &self.set.offers;
         let loss = if asked.in_peace && asked.life.regrets > 0 {
             // Ever less, which is soon not worth a move.
-            set.loss_regret / f64::from(1 << (asked.life.regrets - 1).min(self.set.patience.doublings))
+            set.loss / 4.0 / f64::from(1 << (asked.life.regrets - 1).min(DOUBLINGS))
         } else if self.set.is_slow(asked.s) {
-            set.loss_slow
+            set.loss / 4.0
         } else if asked.life.hurts > 0 {
-            set.loss_hurt
+            set.loss / 2.0
         } else {
             set.loss
         };
@@ -260,7 +270,7 @@ impl Surefoot {
         let (_, rcliff) = asked.corners(pool);
         // A unit less on the safe side of the RCliff, where Model-B is very sure.
         let units = [(1, 0), (0, 1), (1, 1)].map(|(cores, ways)| held.minus(Amount::new(cores, ways)).at_least(self.books.least()));
-        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + set.further_qos;
+        let sure = |to: &Amount| beyond(rcliff, *to) && asked.on(*to) >= required + set.step_qos;
         cells.extend(units.into_iter().filter(sure));
         for to in cells {
             let cell = Cell::new(to, asked.on(to));
@@ -278,16 +288,15 @@ impl Surefoot {
     fn shares(&self, asked: &Asked) -> Vec<Cell> {
         let (held, least) = (asked.held, self.books.least());
         let of = |n: u32, x: f64| (f64::from(n) * x).floor() as u32;
-        let share = |(cores, ways): (&f64, &f64)| Amount::new(of(held.cores, *cores), of(held.ways, *ways));
+        let share = |(cores, ways): (f64, f64)| Amount::new(of(held.cores, cores), of(held.ways, ways));
         let cell = |to: Amount| {
             let to = to.at_least(least);
             Cell::new(to, asked.qos.unwrap_or(0.0) * share_left(held, to).powf(asked.life.power))
         };
-        let fine = |c: &Cell| c.held != held && c.qos >= 1.0 + self.set.trust.margin && asked.roomy(c.held) && !asked.forbidden(c.held);
-        let set = &self.set.blind;
+        let fine = |c: &Cell| c.held != held && c.qos >= self.set.sure_qos() && asked.roomy(c.held) && !asked.forbidden(c.held);
         // A unit is less than the smallest of the shares where little is held, and shows how much the next one costs.
         let units = [Amount::new(1, 0), Amount::new(0, 1)].map(|unit| held.minus(unit));
-        set.shares_cores.iter().zip(&set.shares_ways).map(share).chain(units).map(cell).filter(fine).collect()
+        SHARES.map(share).into_iter().chain(units).map(cell).filter(fine).collect()
     }
 
     /// Parts of what a service holds, for plans in which not all services can have enough: never better than what it has.
@@ -301,7 +310,7 @@ impl Surefoot {
             let q = if asked.no_answer.is_some() { asked.qos.unwrap_or(0.0) * x * x } else { asked.on(to) };
             Cell::new(to, q.min(seen * x))
         };
-        self.set.offers.less.map(part).to_vec()
+        LESS.map(part).to_vec()
     }
 
     /// For a service that is new, or needs more than it has.
@@ -314,7 +323,7 @@ impl Surefoot {
             let q = asked.on(to);
             // Model-A is believed where Model-B doubts it, unless it was seen to be wrong.
             if oaa.fits_in(to) && !asked.forbidden(to) {
-                q.max(1.0 + self.set.trust.margin)
+                q.max(self.set.sure_qos())
             } else {
                 q
             }
@@ -325,21 +334,21 @@ impl Surefoot {
             // What it was watched on says little about less than half of it.
             let part_of = |share: f64| Amount::new(part_up(held.cores, share), part_up(held.ways, share));
             let busy = asked.cores_busy_by(limits.most).unwrap_or(0);
-            let saturated = share.is_some_and(|x| x > limits.saturated);
-            let busy = if saturated { part_up(held.cores, newcomers.saturated_growth) } else { busy.min(held.cores) };
+            let saturated = share.is_some_and(|x| x > limits.full);
+            let busy = if saturated { part_up(held.cores, 1.0 + newcomers.keeps) } else { busy.min(held.cores) };
             // While it misses its target there it says less still.
             let misses = asked.qos.is_some_and(|q| q < 1.0);
             let kept = if saturated {
                 held
             } else if misses && pass != Pass::Poor {
-                part_of(newcomers.keeps_missing)
+                part_of((1.0 + newcomers.keeps) / 2.0)
             } else if pass == Pass::Free {
                 part_of(newcomers.keeps)
             } else {
                 self.books.least()
             };
             let least = kept.at_least(Amount::new(busy, 0)).at_most(pool);
-            if pass == Pass::Poor && share.is_some_and(|x| x < limits.idle) {
+            if pass == Pass::Poor && share.is_some_and(|x| x < limits.most_beside_be) {
                 // Whatever Model-A says of its first moments: idle cores are not what it lacks, and others have a queue.
                 cells.iter_mut().for_each(|c| c.cores = c.cores.min(held.cores));
             }
@@ -354,16 +363,16 @@ impl Surefoot {
         } else {
             let free = self.books.free();
             // Ever more, and where so much cannot be had, less again.
-            let tries = if life.more > 0 { (life.more - 1) % grow.tries + 1 } else { 0 };
+            let tries = if life.more > 0 { (life.more - 1) % (2 * grow.tries) + 1 } else { 0 };
             // Idle cores are not what is lacking, and busy ones are; where none of the one are left, the other may do (to a queue that
             // lasts, at once).
-            let stuck = tries >= grow.stuck_tries;
+            let stuck = tries >= grow.tries;
             let helps = |to: Amount| match share {
-                Some(x) if x < limits.idle && held.ways < pool.ways => {
+                Some(x) if x < limits.most_beside_be && held.ways < pool.ways => {
                     to.ways > held.ways || stuck && free.ways == 0 && to.cores > held.cores
                 }
                 // Nor do ways serve a queue, where others may have to give cores.
-                Some(x) if x > limits.saturated && pass == Pass::Poor && !self.set.is_slow(asked.s) => to.cores > held.cores,
+                Some(x) if x > limits.full && pass == Pass::Poor && !self.set.is_slow(asked.s) => to.cores > held.cores,
                 Some(x) if x > limits.full => {
                     to.cores > held.cores || (stuck || self.set.is_slow(asked.s)) && free.cores == 0 && to.ways > held.ways
                 }
@@ -372,15 +381,15 @@ impl Surefoot {
             // Each time more than the last, until no service has so much to give. Far behind there is a queue to be worked off, too;
             // what is too much is taken back when all is well.
             let recent = life.points.back().zip(asked.s.qos_target_ms()).map(|(p, target_ms)| target_ms / p.p99_ms.max(1e-9));
-            let far = asked.qos.is_some_and(|q| q < grow.far_qos) || recent.is_some_and(|q| q < grow.far_qos);
-            let step_of = |n: u32| if far { part_up(n, grow.step_far) * tries.min(grow.step_far_tries) } else { part_up(n, grow.step) };
+            let far = asked.qos.is_some_and(|q| q < trust.far_qos) || recent.is_some_and(|q| q < trust.far_qos);
+            let step_of = |n: u32| if far { part_up(n, 2.0 * grow.step) * tries.min(grow.tries) } else { part_up(n, grow.step) };
             let part = |n: u32| step_of(n).max(tries);
             let step = Amount::new(part(held.cores), part(held.ways));
             // A service that misses its target loses nothing: what models make of an overload says little about less. Where not all can
             // have enough, idle cores may go for ways.
             let overloaded = self.set.is_slow(asked.s) || share.is_some_and(|x| x > limits.full);
             if pass == Pass::Poor && !overloaded {
-                let floor = held.minus(Amount::new(part_up(held.cores, grow.poor_loss), part_up(held.ways, grow.poor_loss)));
+                let floor = held.minus(Amount::new(part_up(held.cores, grow.step), part_up(held.ways, grow.step)));
                 cells.iter_mut().for_each(|c| *c = c.at_least(floor));
             } else {
                 let also = if asked.backlogged { step } else { Amount::default() };
@@ -392,11 +401,11 @@ impl Surefoot {
             cells.extend([Amount::new(step.cores, 0), Amount::new(0, step.ways), step].map(|d| held.plus(d).at_most(pool)));
             // All that is free, where that is less than a step.
             cells.push(held.plus(step.at_most(free)));
-            let step_over = tries.saturating_sub(1).min(grow.beyond_most);
+            let step_over = tries.saturating_sub(1).min(grow.tries);
             let beyond = held.plus(Amount::new(step_over, step_over));
             // One resource was not it, or not alone.
             let both =
-                |c: &Amount| tries < grow.both_tries || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
+                |c: &Amount| tries < grow.tries || (c.cores > held.cores || free.cores == 0) && (c.ways > held.ways || free.ways == 0);
             let enough = |c: &Amount| {
                 (both(c) || c.cores >= pool.cores)
                     && !c.fits_in(beyond)
@@ -409,17 +418,17 @@ impl Surefoot {
                 // A part of a step, or all that the others can spare, is better than a queue that stays until they can spare a whole one;
                 // and of parts from which as much is expected the larger one.
                 let unit = step.at_most(Amount::new(1, 1));
-                let parts = grow.parts.iter().map(|x| Amount::new(part_up(step.cores, *x), part_up(step.ways, *x)));
-                for (less, part) in parts.chain([unit]).enumerate() {
+                let parts = PARTS.map(|x| Amount::new(part_up(step.cores, x), part_up(step.ways, x)));
+                for (less, part) in parts.into_iter().chain([unit]).enumerate() {
                     let there = [part, Amount::new(part.cores, 0)].map(|p| held.plus(p).at_most(most.at_least(held)));
-                    let cell = |c| Cell::new(c, believed(c).min(grow.part_qos - grow.part_qos_fall * less as f64));
+                    let cell = |c| Cell::new(c, believed(c).min(grow.hope_qos - PART_QOS * less as f64));
                     out.extend(there.into_iter().filter(|c| c.cores > held.cores).map(cell));
                 }
             }
-            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, trust.comfort_qos).collect();
+            let proven: Vec<Amount> = life.ledger.proven(asked.now_ms, life.rps, self.set.comfort_qos()).collect();
             if !proven.is_empty() {
                 // Where it was seen to be well counts more than where it might be.
-                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(grow.unproven_qos));
+                out.iter_mut().filter(|c| !asked.vouched(c.held)).for_each(|c| c.qos = c.qos.min(grow.hope_qos));
                 let sound = |c: &Amount| !c.fits_in(held) && c.fits_in(pool) && (pass != Pass::Free || held.fits_in(*c));
                 let with = proven.iter().flat_map(|c| [*c, c.at_least(held)]).filter(sound);
                 out.extend(with.map(|c| Cell::new(c, asked.on(c))));
@@ -444,11 +453,8 @@ impl Asked<'_> {
     /// It has met its target, by more than a hair, for as long as a window is on what it holds.
     pub fn is_well(&self) -> bool {
         let since_ms = self.life.met_since_ms.filter(|_| self.life.strikes == 0).map(|t| t.max(self.life.changed_ms));
-        let by_more = self.qos.is_some_and(|q| q >= self.policy.set.trust.comfort_qos);
-        by_more
-            && !self.life.is_new()
-            && !self.backlogged
-            && since_ms.is_some_and(|t| self.now_ms >= t + self.policy.set.readings.window_ms)
+        let by_more = self.qos.is_some_and(|q| q >= self.policy.set.comfort_qos());
+        by_more && !self.life.is_new() && !self.backlogged && since_ms.is_some_and(|t| self.now_ms >= t + WINDOW_MS)
     }
 
     pub fn busy(&self) -> Option<f64> {
@@ -462,7 +468,7 @@ impl Asked<'_> {
 
     pub fn forbidden(&self, to: Amount) -> bool {
         // Met by a hair is as bad as missed when there is a choice.
-        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.trust.comfort_qos)
+        to != self.held && self.life.ledger.forbids(self.now_ms, to, self.life.rps, self.policy.set.comfort_qos())
     }
 
     /// No core less, or those that are left are not too busy.
@@ -475,8 +481,7 @@ impl Asked<'_> {
     /// Model-A's OAA and RCliff in units, corrected by what is seen; the least where it has no answer.
     pub fn corners(&self, pool: Amount) -> (Amount, Amount) {
         let books = &self.policy.books;
-        let slack = self.policy.set.offers.corner_slack;
-        let up = |x: f64, most: u32| (x - slack).ceil().clamp(0.0, f64::from(most)) as u32;
+        let up = |x: f64, most: u32| x.round().clamp(0.0, f64::from(most)) as u32;
         let cores = |c: f64| up(c / books.platform.core_step, pool.cores);
         let ways = |w: Option<f64>| up(w.unwrap_or(0.0), pool.ways);
         let Some(a) = self.area else { return (books.least(), books.least()) };
@@ -492,7 +497,7 @@ impl Asked<'_> {
     pub fn now(&self) -> Cell {
         let seen = self.qos.unwrap_or(1.0);
         if self.backlogged {
-            return Cell::new(self.held, seen.min(self.policy.set.grow.far_qos));
+            return Cell::new(self.held, seen.min(self.policy.set.trust.far_qos));
         }
         Cell::new(self.held, if seen < 1.0 { seen } else { seen.max(self.on(self.held)) })
     }
@@ -500,7 +505,7 @@ impl Asked<'_> {
     /// As much or less was seen to be well, by more than a hair.
     pub fn vouched(&self, to: Amount) -> bool {
         let seen = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
-        seen.is_some_and(|q| q >= self.policy.set.trust.comfort_qos)
+        seen.is_some_and(|q| q >= self.policy.set.comfort_qos())
     }
 
     /// QoS that is expected on a cell: what was seen there, else Model-B, corrected by its error on the present.
@@ -525,12 +530,12 @@ impl Asked<'_> {
         if self.forbidden(to) {
             // No better than what was seen on as much or more.
             let seen = self.life.ledger.least_seen(self.now_ms, to, self.life.rps);
-            return seen.unwrap_or(trust.forbidden_qos).clamp(0.0, trust.forbidden_qos).min(most);
+            return seen.unwrap_or(trust.far_qos).clamp(0.0, trust.far_qos).min(most);
         }
         let cap = p.models.qos_cap();
         let q = match p.b(self.s, &self.state, to) {
             Ok(b) => (b.min(cap) + self.correction).min(most),
-            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(trust.unknown_qos),
+            Err(_) => return self.qos.filter(|_| self.held.fits_in(to)).unwrap_or(trust.far_qos),
         };
         let vouched = self.life.ledger.vouches(self.now_ms, to, self.life.rps);
         vouched.map_or(q, |v| q.max(v.min(cap)))
@@ -541,11 +546,15 @@ impl Asked<'_> {
     pub fn most_by_work(&self, to: Amount) -> f64 {
         let met = self.qos.is_some_and(|q| q >= 1.0);
         let work = self.busy().filter(|_| met).map_or(0.0, |busy| busy / self.policy.books.platform.cores(to.cores));
-        let set = &self.policy.set.busy;
-        if work > set.queue {
-            let slow = self.policy.set.is_slow(self.s);
-            let (end, least) = if slow { (set.overload_slow, set.overload_slow_qos) } else { (set.overload, 0.0) };
-            (set.queue_qos * (end - work) / (end - set.queue)).max(least)
+        let full = self.policy.set.busy.full;
+        if work > full {
+            let over = (work - full) / (OVERLOAD - full);
+            // A slow service's queue stays for minutes: the fewer cores, the worse, also where nothing is left of QoS.
+            if self.policy.set.is_slow(self.s) {
+                1.0 - SLOW_FALL * over
+            } else {
+                (1.0 - over).max(0.0)
+            }
         } else {
             f64::INFINITY
         }
@@ -555,8 +564,8 @@ impl Asked<'_> {
     pub fn by_rule(&self, pool: Amount) -> [Amount; 2] {
         let p = &self.policy.books;
         let held = self.held;
-        let wanted = self.cores_busy_by(self.policy.set.busy.idle).map_or(held.cores + 1, |cores| cores.max(1));
-        let share = self.policy.set.blind.step;
+        let wanted = self.cores_busy_by(self.policy.set.busy.most_beside_be).map_or(held.cores + 1, |cores| cores.max(1));
+        let share = self.policy.set.grow.step;
         let step = Amount::new(part_up(held.cores, share), part_up(held.ways, share));
         [Amount::new(wanted, held.ways).at_least(p.least()), held.plus(step)].map(|to| to.at_most(pool))
     }

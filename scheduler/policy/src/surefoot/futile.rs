@@ -29,15 +29,15 @@ impl Surefoot {
         for s in seen.lc() {
             let held = self.books.usable(&s.id);
             let busier = |share: f64| self.is_busier(s, share);
-            let (needs_cores, idle) = (busier(set.busy.most), !busier(set.grow.vain_busy));
+            let (needs_cores, idle) = (busier(set.busy.most), !busier(set.idle_busy()));
             let busy = self.lives.get(&s.id).and_then(|l| mean(&l.features).cpu_usage_cores);
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             life.end_futility(now_ms, needs_cores, &set);
             let (Some(climb), Some(qos), Some(busy)) = (life.climb, s.qos(), busy) else { continue };
-            let judged = now_ms >= life.changed_ms + set.readings.window_ms
-                && now_ms >= climb.since_ms + set.grow.vain_ms
-                && life.features.len() >= set.readings.saturated_intervals
-                && life.more >= VAIN_TRIES;
+            let judged = now_ms >= life.changed_ms + WINDOW_MS
+                && now_ms >= climb.since_ms + set.patience.again_ms
+                && life.features.len() >= set.readings.enough_intervals
+                && life.more >= set.grow.tries;
             // Tries that brought nothing say nothing.
             let judged = judged && !held.fits_in(climb.from);
             if !judged || !idle || set.is_slow(s) || doubtful(s) || life.futile.is_some() || qos >= 1.0 {
@@ -49,11 +49,11 @@ impl Surefoot {
                 continue;
             }
             let rps = life.rps;
-            life.futile = Some(Futile { rps, until_ms: now_ms + (set.grow.vain_rest_ms << life.futiles.min(GRUDGE_DOUBLINGS)) });
+            life.futile = Some(Futile { rps, until_ms: now_ms + (set.memory.grudge_ms << life.futiles.min(DOUBLINGS)) });
             life.futiles += 1;
             (life.climb, life.more) = (None, 0);
             let told = std::mem::replace(&mut life.reported, true);
-            let cores = (busy / set.grow.vain_busy / self.books.platform.core_step).ceil() as u32;
+            let cores = (busy / set.idle_busy() / self.books.platform.core_step).ceil() as u32;
             let to = Amount::new(climb.from.cores.min(cores), climb.from.ways).at_least(self.books.least()).at_most(held);
             let Some(life) = self.lives.get(&s.id) else { continue };
             let mut because = self.because(now_ms, s, life, None).expect(HoldsIf::P99Stays);
@@ -80,7 +80,7 @@ impl Life {
     fn end_futility(&mut self, now_ms: u64, needs_cores: bool, set: &Settings) {
         let Some(f) = self.futile else { return };
         let moved = (self.rps / f.rps - 1.0).abs() > set.readings.load_change;
-        let well = self.met_since_ms.is_some_and(|t| now_ms >= t.max(self.changed_ms) + set.readings.window_ms);
+        let well = self.met_since_ms.is_some_and(|t| now_ms >= t.max(self.changed_ms) + WINDOW_MS);
         if moved || well || needs_cores {
             (self.futile, self.futiles) = (None, 0);
         } else if now_ms >= f.until_ms {

@@ -6,19 +6,16 @@ impl Surefoot {
     /// All services are well: a plan that takes what none needs, for BE jobs or for newcomers.
     pub(super) fn refine(&mut self, now_ms: u64, seen: &Observation, plan: &mut Plan) {
         // What was averaged says nothing about a load that has just begun to rise.
-        let rises = |s: &ServiceView, l: &Life| {
-            let r = self.set.readings;
-            let risen = |i: &Latency| i.achieved_rps / l.rps - 1.0 > r.rise.max(r.rise_sigmas / (i.count as f64).sqrt());
-            s.interval.is_some_and(|i| i.count >= r.requests && risen(&i))
-        };
+        let rises =
+            |s: &ServiceView, l: &Life| s.interval.is_some_and(|i| i.count > 0 && self.set.is_rise(i.achieved_rps / l.rps - 1.0, i.count));
         let calm = |s: &ServiceView| {
             self.lives.get(&s.id).is_some_and(|l| {
                 !l.is_new()
                     && !rises(s, l)
                     && l.watch.is_none()
                     && l.strikes == 0
-                    && l.features.len() >= self.set.readings.calm_intervals
-                    && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + self.set.patience.calm_ms)
+                    && l.features.len() >= self.set.readings.enough_intervals
+                    && l.met_since_ms.is_some_and(|t| now_ms >= t.max(l.changed_ms) + WINDOW_MS)
             })
         };
         let futile = |s: &ServiceView| self.lives.get(&s.id).is_some_and(|l| l.futile.is_some());
@@ -40,7 +37,7 @@ impl Surefoot {
         };
         let mut asked = self.ask_all(now_ms, seen);
         asked.iter_mut().for_each(|a| a.in_peace = true);
-        let stay = self.price_of_moving(now_ms);
+        let stay = self.set.prices.r#move;
         let mut chosen = self.joint(&asked, |s, l| self.role(now_ms, s, l, role), Pass::Trade, stay).unwrap_or_default();
         self.leave_be_less(now_ms, &asked, stay, &mut chosen);
         let moved = |(id, c): &&(ServiceId, Cell)| c.held != self.books.usable(id);
@@ -49,30 +46,19 @@ impl Surefoot {
         drop(asked);
         // While nothing is gained it is looked at ever more seldom.
         self.vain_looks += 1;
-        self.refine_ms = now_ms + (self.set.patience.look_ms << self.vain_looks.min(self.set.patience.look_doublings));
-        if gain < self.set.prices.least_gain || !takes {
+        self.refine_ms = now_ms + (self.set.patience.settle_ms << self.vain_looks.min(DOUBLINGS));
+        if gain <= 0.0 || !takes {
             return;
         }
         if self.carry_out(now_ms, seen, &chosen, "all targets met", plan) {
             (self.refines, self.vain_looks) = (self.refines.saturating_sub(1), 0);
-            self.refine_ms = now_ms + if self.refines > 0 { self.set.patience.calm_ms } else { self.set.again_ms() };
+            self.refine_ms = now_ms + if self.refines > 0 { WINDOW_MS } else { self.set.again_ms() };
         }
-    }
-
-    /// Of each service that a plan moves while all are well.
-    pub(super) fn price_of_moving(&self, now_ms: u64) -> f64 {
-        let early = self.books.has_be() && now_ms < self.disturbed_ms + self.set.patience.early_ms;
-        let part = if early { self.set.prices.move_early } else { 1.0 };
-        part * (self.set.prices.r#move * self.lives.len() as f64).min(self.set.prices.move_most)
     }
 
     /// Cores that are left may be as busy as this where no service needs what is taken.
     pub(super) fn busy_in_peace(&self) -> f64 {
-        if self.books.has_be() {
-            self.set.busy.most_beside_be
-        } else {
-            self.set.busy.most
-        }
+        self.set.most_busy(self.books.has_be())
     }
 
     /// What a service's cell would save in price over what it holds; None while its latency is unknown.

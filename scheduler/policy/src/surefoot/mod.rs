@@ -79,8 +79,8 @@ use joint::{cheapest, Choice};
 use ledger::Ledger;
 use pacing::paced;
 use pages::Pages;
-use settings::part_up;
 pub use settings::Settings;
+use settings::{part_up, DOUBLINGS, LEAST_POWER, MISSED_QOS, POWER, WINDOW_MS};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surefoot_server::{
@@ -93,13 +93,10 @@ const SLOW_TARGET_MS: f64 = 1000.0;
 const MOST_ERROR: f64 = 2.0;
 /// Half of an error is forgotten in this time while it lets Model-B offer nothing, ms.
 const FORGET_MS: f64 = 20_000.0;
-/// Times that what was seen on a cell counts twice as long at most, and what was in vain rests so.
-const GRUDGE_DOUBLINGS: u32 = 3;
-/// Enlargements from which their use is judged, QoS as a share of itself that they must have brought, and enlargements in vain before
-/// the upper scheduler is told.
-const VAIN_TRIES: u32 = 3;
+/// QoS as a share of itself that enlargements must have brought: less may be chance, of a p99.
 const VAIN_GAIN: f64 = 0.25;
-const REPORT_TRIES: u32 = 4;
+/// Weight of one interval in the mean throughput, at least: no mean is of more than twenty seconds.
+const LEAST_WEIGHT: f64 = 0.005;
 
 /// What `surefoot-memory` decides.
 const OWNS: [Resource; 5] = [Resource::Cpu, Resource::Llc, Resource::MemoryBandwidth, Resource::Memory, Resource::Zswap];
@@ -179,12 +176,12 @@ impl Life {
             strikes: 0,
             met_since_ms: None,
             missed_since_ms: None,
-            ledger: Ledger::new(set.memory),
-            error: set.trust.first_error,
+            ledger: Ledger::new(set),
+            error: set.first_error(),
             predicted: None,
             distrusted_ms: None,
             watch: None,
-            power: set.blind.power,
+            power: POWER,
             hurts: 0,
             regrets: 0,
             lost: false,
@@ -202,7 +199,7 @@ impl Life {
     fn regret(&mut self, set: &Settings) {
         self.regrets += u32::from(self.lost && self.load_change().abs() <= set.readings.load_change);
         self.lost = false;
-        self.power = set.blind.power;
+        self.power = POWER;
     }
 
     /// Of the throughput since the present cell was chosen.
@@ -249,8 +246,6 @@ pub struct Surefoot {
     /// Plans that may still take something, and when the next one may.
     refines: u32,
     refine_ms: u64,
-    /// When a service or job last came or left, or a load fell.
-    disturbed_ms: u64,
     setbacks: u32,
     /// Looks in a row at what could be taken that found nothing.
     vain_looks: u32,
@@ -280,7 +275,6 @@ impl Surefoot {
             lives: BTreeMap::new(),
             refines: 0,
             refine_ms: 0,
-            disturbed_ms: 0,
             setbacks: 0,
             vain_looks: 0,
             poor_ms: 0,
@@ -312,10 +306,8 @@ impl Surefoot {
             let own = self.books.usable(&s.id);
             let life = self.lives.entry(s.id.clone()).or_insert_with(|| Life::new(now_ms, &set));
             // After a jump of load what was averaged is of another service.
-            let jumped = |l: &Latency| {
-                (l.achieved_rps / life.rps - 1.0).abs() > set.readings.jump.max(set.readings.jump_sigmas / (l.count as f64).sqrt())
-            };
-            if s.interval.is_some_and(|l| l.count >= set.readings.requests && life.rps > 0.0 && jumped(&l)) {
+            let jumped = |l: &Latency| set.is_jump(l.achieved_rps / life.rps - 1.0, l.count);
+            if s.interval.is_some_and(|l| l.count > 0 && life.rps > 0.0 && jumped(&l)) {
                 life.features.clear();
                 life.rps = 0.0;
             }
@@ -330,9 +322,9 @@ impl Surefoot {
                 }
                 // Few requests, much chance: the mean goes back over as many intervals as hold some hundred of them.
                 life.heard = if life.rps == 0.0 { 1.0 } else { life.heard + 1.0 };
-                let r = set.readings;
-                let weight = (life.rps * (pace.interval_ms() as f64 / 1000.0) / r.mean_requests)
-                    .clamp(r.least_weight, r.most_weight)
+                let (least, most) = (pace.weight(LEAST_WEIGHT), set.latest_weight());
+                let weight = (life.rps * (pace.interval_ms() as f64 / 1000.0) / set.mean_requests())
+                    .clamp(least.min(most), most)
                     .max(1.0 / life.heard);
                 life.rps += weight * (l.achieved_rps - life.rps);
             }
@@ -352,9 +344,9 @@ impl Surefoot {
                 None => (life.met_since_ms, life.missed_since_ms) = (None, None),
             }
             life.reported &= !s.at_ease();
-            life.was_well |= life.met_since_ms.is_some_and(|t| now_ms >= t + set.readings.window_ms);
+            life.was_well |= life.met_since_ms.is_some_and(|t| now_ms >= t + WINDOW_MS);
             // The window lies wholly behind the change: what was predicted can be judged, what is seen can be kept.
-            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + set.readings.window_ms) else { continue };
+            let Some(qos) = s.qos().filter(|_| now_ms >= life.changed_ms + WINDOW_MS) else { continue };
             if qos >= 1.0 {
                 life.more = 0;
                 life.climb = None;
@@ -363,7 +355,7 @@ impl Surefoot {
                 continue;
             }
             // What a slow service answers now it may have begun before.
-            let heard = !set.is_slow(s) || now_ms >= life.changed_ms + set.patience.calm_slow_ms;
+            let heard = !set.is_slow(s) || now_ms >= life.changed_ms + set.patience.slow_ms;
             if qos >= 1.0 && heard && self.books.slot(&s.id).is_some() {
                 life.ledger.note(now_ms, own, life.rps, qos, set.memory.grudge_ms);
             }
@@ -391,12 +383,12 @@ impl Surefoot {
             if change.abs() > self.set.readings.load_change && s.qos_met() == Some(true) {
                 life.planned_rps = life.rps;
                 (life.regrets, life.lost) = (0, false);
-                life.power = self.set.blind.power;
+                life.power = POWER;
                 if change < 0.0 {
                     moved = true;
                 } else {
                     // A load that rises may go on to: nothing is taken on what was measured before.
-                    self.refine_ms = self.refine_ms.max(now_ms + self.set.patience.calm_ms);
+                    self.refine_ms = self.refine_ms.max(now_ms + WINDOW_MS);
                     self.refines = self.set.patience.refines;
                 }
             }
@@ -517,9 +509,9 @@ impl Surefoot {
             let watched = !blind && !lost.is_zero() && (well || was_new);
             life.lost = well && !was_new && cell.qos >= 1.0 && cell.held.fits_in(*held);
             let (watch_ms, window_ms) = if self.set.is_slow(s) {
-                (self.set.patience.calm_slow_ms + self.set.patience.watch_ms, self.set.patience.calm_slow_ms)
+                (self.set.patience.slow_ms + self.set.patience.watch_ms, self.set.patience.slow_ms)
             } else {
-                (self.set.patience.watch_ms, self.set.readings.window_ms)
+                (self.set.patience.watch_ms, WINDOW_MS)
             };
             life.watch = watched.then_some(Watch {
                 until_ms: now_ms + watch_ms,
@@ -571,9 +563,9 @@ impl Surefoot {
     /// A disturbance: a few plans may take something again.
     fn disturbed(&mut self, now_ms: u64) {
         self.refines = self.set.patience.refines;
-        (self.refine_ms, self.disturbed_ms) = (now_ms, now_ms);
+        self.refine_ms = now_ms;
         (self.setbacks, self.vain_looks, self.poor_plans) = (0, 0, 0);
-        self.poor_ms = self.poor_ms.min(now_ms + self.set.patience.poor_every_ms);
+        self.poor_ms = self.poor_ms.min(now_ms + self.set.patience.again_ms);
     }
 
     /// The role of a service in a plan for others: it may give while it is well, and keeps what it has otherwise.
@@ -582,13 +574,13 @@ impl Surefoot {
             return role;
         }
         // What a slow service answers now says nothing yet about the cell that it has.
-        let calm_ms = self.set.patience.calm_slow_ms;
+        let calm_ms = self.set.patience.slow_ms;
         let settled =
             !self.set.is_slow(s) || life.is_new() || life.met_since_ms.is_some_and(|t| now_ms >= t.max(life.changed_ms) + calm_ms);
-        let well = s.qos().is_some_and(|q| q >= self.set.trust.comfort_qos) && life.strikes == 0 && settled;
+        let well = s.qos().is_some_and(|q| q >= self.set.comfort_qos()) && life.strikes == 0 && settled;
         if s.latency_unknown() || s.qos().is_none() || life.features.is_empty() || life.futile.is_some() {
             Role::Keeps
-        } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= self.set.readings.watched_intervals) {
+        } else if well && !life.is_new() && (life.watch.is_none() || life.features.len() >= self.set.readings.enough_intervals) {
             Role::MayGive
         } else {
             Role::Strained
@@ -597,8 +589,8 @@ impl Surefoot {
 
     /// All its cores are busy: a queue grows, whatever latency shows.
     fn is_saturated(&self, s: &ServiceView) -> bool {
-        self.lives.get(&s.id).is_some_and(|l| l.features.len() >= self.set.readings.saturated_intervals)
-            && self.is_busier(s, self.set.busy.saturated)
+        self.lives.get(&s.id).is_some_and(|l| l.features.len() >= self.set.readings.enough_intervals)
+            && self.is_busier(s, self.set.busy.full)
     }
 
     /// Of its cores more than this share is busy.
@@ -617,8 +609,7 @@ impl Settings {
     /// Those of `surefoot-memory`.
     fn with_memory(mut self) -> Self {
         let p = self.pages;
-        (self.busy.most_beside_be, self.busy.firm_beside_be) = (p.busy, p.busy);
-        (self.prices.r#move, self.prices.least_gain) = (p.moves * self.prices.r#move, p.moves * self.prices.least_gain);
+        (self.busy.most_beside_be, self.prices.r#move) = (p.busy, p.moves * self.prices.r#move);
         (self.patience.refines, self.memory.grudge_ms) = (p.plans, p.forget_ms);
         self
     }

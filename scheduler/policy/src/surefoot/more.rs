@@ -6,6 +6,7 @@ impl Surefoot {
     /// Services that miss their target and will go on to, and those that meet it by a hair.
     pub(super) fn needy(&mut self, now_ms: u64, seen: &Observation) -> (BTreeSet<ServiceId>, BTreeSet<ServiceId>) {
         let (set, pace) = (self.set, self.pace);
+        let burst = u32::try_from(set.readings.enough_intervals).unwrap_or(u32::MAX);
         let (mut missing, mut uneasy) = (BTreeSet::new(), BTreeSet::new());
         for s in seen.lc() {
             let held = self.books.usable(&s.id);
@@ -14,11 +15,8 @@ impl Surefoot {
             }
             let slow = set.is_slow(s);
             let saturated = self.is_saturated(s);
-            let (patience_ms, settle_ms) = if slow && !saturated {
-                (set.patience.patience_slow_ms, set.patience.settle_slow_ms)
-            } else {
-                (set.patience.patience_ms, set.patience.settle_ms)
-            };
+            let (patience_ms, settle_ms) =
+                if slow && !saturated { (set.patience.slow_ms, WINDOW_MS) } else { (WINDOW_MS, set.patience.settle_ms) };
             let Some(life) = self.lives.get_mut(&s.id) else { continue };
             let (Some(qos), Some(target_ms)) = (s.qos(), s.qos_target_ms()) else { continue };
             if life.is_new() || life.futile.is_some() || now_ms < life.changed_ms + settle_ms {
@@ -27,27 +25,25 @@ impl Surefoot {
             let vouched = life.ledger.vouches(now_ms, held, life.rps).is_some() && !life.ledger.forbids(now_ms, held, life.rps, 1.0);
             let saturated = saturated && !vouched;
             // What was well here at this load until now is a burst, if it soon ends: it is in the window for as long as the window is.
-            let patient = if vouched { set.patience.burst_intervals } else { 0 };
-            let lasts = life.missed_since_ms.is_some_and(|t| {
-                !vouched || now_ms >= t + set.readings.window_ms + pace.interval_ms() * u64::from(set.patience.burst_intervals)
-            });
+            let patient = if vouched { burst } else { 0 };
+            let lasts = life.missed_since_ms.is_some_and(|t| !vouched || now_ms >= t + WINDOW_MS + pace.interval_ms() * u64::from(burst));
             if saturated
                 || life.strikes > set.patience.strikes + patient
                 || qos < 1.0 && (life.strikes > patient || lasts && life.strikes > 0)
             {
                 let recent = life.missed_since_ms.is_none_or(|t| now_ms < t + patience_ms);
-                if !saturated && recent && draining(life, target_ms, patience_ms, &set.readings, pace) {
+                if !saturated && recent && draining(life, target_ms, patience_ms, &set, pace) {
                     continue;
                 }
                 if now_ms >= self.try_ms {
                     life.climb.get_or_insert(Climb { since_ms: now_ms, from: held, qos });
                     life.more += 1;
-                    life.ledger.note(now_ms, held, life.rps, qos.min(set.trust.missed_qos), set.memory.grudge_ms);
+                    life.ledger.note(now_ms, held, life.rps, qos.min(MISSED_QOS), set.memory.grudge_ms);
                 }
                 life.regret(&set);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
                 missing.insert(s.id.clone());
-            } else if qos >= 1.0 && qos < set.trust.comfort_qos && now_ms >= life.changed_ms + set.readings.window_ms {
+            } else if qos >= 1.0 && qos < set.comfort_qos() && now_ms >= life.changed_ms + WINDOW_MS {
                 life.regret(&set);
                 life.spared_until_ms = life.spared_until_ms.max(now_ms + set.patience.spare_ms);
                 life.ledger.note(now_ms, held, life.rps, qos, set.memory.grudge_ms);
@@ -61,15 +57,8 @@ impl Surefoot {
     /// one waits, and a slow service's is with it for minutes.
     pub(super) fn is_cold(&self, now_ms: u64, seen: &Observation, missing: &BTreeSet<ServiceId>) -> bool {
         let any = |what: &dyn Fn(&ServiceView) -> bool| missing.iter().filter_map(|id| seen.get(id)).any(what);
-        let window_ms = self.set.readings.window_ms;
-        let wait_ms = if any(&|s| self.set.is_slow(s)) {
-            return false;
-        } else if any(&|s| self.is_saturated(s)) {
-            (window_ms as f64 * self.set.patience.cold_part) as u64
-        } else {
-            window_ms
-        };
-        any(&|s| self.lives.get(&s.id).and_then(|l| l.new_since_ms).is_some_and(|t| now_ms <= t + wait_ms))
+        let cold = |l: &Life| l.new_since_ms.is_some_and(|t| now_ms <= t + WINDOW_MS);
+        !any(&|s| self.set.is_slow(s)) && any(&|s| self.lives.get(&s.id).is_some_and(cold))
     }
 
     /// A plan for services that need more. False: nothing was decided yet.
@@ -125,15 +114,11 @@ impl Surefoot {
             .map(|(id, c)| Report::ExpectedSlowdown { service: id.clone(), qos: c.qos.max(0.0) })
             .collect();
         if poor {
-            let times = if short.is_empty() {
-                0
-            } else {
-                (self.poor_plans + 1).saturating_sub(self.set.patience.poor_free).min(self.set.patience.doublings)
-            };
+            let times = if short.is_empty() { 0 } else { (self.poor_plans + 1).saturating_sub(self.set.patience.refines).min(DOUBLINGS) };
             // A slow service's queue grows, and no service is left short: the next step need not wait as long.
             let lasts = |id: &ServiceId| seen.get(id).is_some_and(|s| self.set.is_slow(s) && self.is_saturated(s));
             let soon = short.is_empty() && missing.iter().any(lasts);
-            self.poor_ms = now_ms + if soon { self.set.patience.poor_queue_ms } else { self.set.patience.poor_every_ms << times };
+            self.poor_ms = now_ms + if soon { WINDOW_MS } else { self.set.patience.again_ms << times };
             self.poor_plans += u32::from(!short.is_empty());
         }
         let done = chosen.is_some_and(|c| self.carry_out(now_ms, seen, &c, "target missed", plan));
@@ -146,9 +131,9 @@ impl Surefoot {
         for id in missing {
             let Some(life) = self.lives.get_mut(id) else { continue };
             // What comes of an enlargement shows in the window only when that is past it.
-            let open_ms = self.set.grow.vain_ms + self.set.readings.window_ms;
+            let open_ms = self.set.patience.again_ms + WINDOW_MS;
             let open = life.climb.is_some_and(|c| now_ms < c.since_ms + open_ms && !self.books.usable(id).fits_in(c.from));
-            if !done && life.more >= REPORT_TRIES && !life.reported && !open {
+            if !done && life.more > self.set.grow.tries && !life.reported && !open {
                 life.reported = true;
                 plan.reports.push(if life.was_well {
                     let why = "it misses its target, and no plan for all services gives it more".to_string();
@@ -231,9 +216,9 @@ impl Surefoot {
 }
 
 /// The backlog shrinks, and will be gone in time; or only the window remembers it.
-fn draining(life: &Life, target_ms: f64, patience_ms: u64, set: &settings::Readings, pace: Pace) -> bool {
+fn draining(life: &Life, target_ms: f64, patience_ms: u64, set: &Settings, pace: Pace) -> bool {
     let mut latest = life.points.iter().rev();
-    let steps = set.drain_intervals.saturating_sub(1).max(1);
+    let steps = set.readings.enough_intervals.saturating_sub(1).max(1);
     let (Some(last), Some(first)) = (latest.next(), latest.nth(steps - 1)) else { return false };
     if last.p99_ms <= target_ms {
         return true;
@@ -243,5 +228,5 @@ fn draining(life: &Life, target_ms: f64, patience_ms: u64, set: &settings::Readi
     let fall_ms = (first.mean_ms - last.mean_ms) / steps as f64 * (usual_ms / pace.interval_ms() as f64);
     let left = last.p99_ms - target_ms;
     // Within the time that is given it must be seen to fall.
-    fall_ms > set.drain_ms / patience_ms as f64 * first.mean_ms && left / fall_ms * usual_ms <= patience_ms as f64
+    fall_ms > usual_ms / patience_ms as f64 * first.mean_ms && left / fall_ms * usual_ms <= patience_ms as f64
 }

@@ -96,10 +96,10 @@ impl Pages {
         for s in seen.lc() {
             let late = s.qos_met() == Some(false);
             if late && self.gave.remove(&s.id).is_some_and(|t| now_ms < t + set.forget_ms) {
-                let lately = |until_ms: u64| now_ms < until_ms + (set.forget_ms << GRUDGE_DOUBLINGS);
+                let lately = |until_ms: u64| now_ms < until_ms + (set.forget_ms << DOUBLINGS);
                 let times = self.spared.get(&s.id).map_or(0, |(until_ms, times)| if lately(*until_ms) { *times } else { 0 });
                 harmed.push(s.id.clone());
-                self.spared.insert(s.id.clone(), (now_ms + (set.forget_ms << times), (times + 1).min(GRUDGE_DOUBLINGS)));
+                self.spared.insert(s.id.clone(), (now_ms + (set.forget_ms << times), (times + 1).min(DOUBLINGS)));
             }
             let w = self.sizes.footprint.get(&s.id).copied();
             if let Some(k) = read_k(self.k.get(&s.id).copied(), &s.memory, w, set.resident) {
@@ -258,19 +258,17 @@ impl Pages {
                 out.extend(cells.iter().filter(|c| c.held != here.held).map(|c| at(c, 1, 0)));
             }
         }
-        let well = asked.qos.is_some_and(|q| q >= set.trust.comfort_qos) && !asked.life.is_new() && !asked.backlogged;
-        let gives =
-            well && !asked.s.latency_unknown()
-                && asked.life.strikes == 0
-                && !self.is_spared(id, asked.now_ms)
-                && asked.now_ms >= asked.life.spared_until_ms
-                && self.gave.get(id).is_none_or(|t| {
-                    asked.now_ms >= t + if set.is_slow(asked.s) { set.patience.calm_slow_ms } else { set.readings.window_ms }
-                })
-                && *used <= m + self.set.judge.rest * n.w;
+        let well = asked.qos.is_some_and(|q| q >= set.comfort_qos()) && !asked.life.is_new() && !asked.backlogged;
+        let gives = well
+            && !asked.s.latency_unknown()
+            && asked.life.strikes == 0
+            && !self.is_spared(id, asked.now_ms)
+            && asked.now_ms >= asked.life.spared_until_ms
+            && self.gave.get(id).is_none_or(|t| asked.now_ms >= t + if set.is_slow(asked.s) { set.patience.slow_ms } else { WINDOW_MS })
+            && *used <= m + self.set.judge.rest * n.w;
         if gives && role != Role::Needs && pass != Pass::Free && m - unit >= Self::floor(&n).max(0.0) {
             let free = policy.books.free().cores;
-            let enough = (0..=free.min(set.pages.trade)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.trust.comfort_qos);
+            let enough = (0..=free.min(set.pages.trade)).map(|c| at(&here, -1, c)).find(|c| c.qos >= set.comfort_qos());
             out.extend(enough);
         }
         out

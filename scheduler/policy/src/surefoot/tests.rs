@@ -18,7 +18,7 @@ fn step(plant: &mut Plant, policy: &mut Surefoot) -> Plan {
 }
 
 /// Three services that fit only where one gets cores and another ways: all met within seconds. (Who is left short is not decided
-/// before half a window.)
+/// before a window is past.)
 #[test]
 fn three_services_are_placed_together() {
     let p = Platform::regular("t", 16, 1, 11, 2.0);
@@ -225,7 +225,7 @@ fn a_be_share_that_hurt_is_not_given_again() {
     assert_eq!(limited(&policy, 0.0), [a.cores - 2, b.cores - 1], "forgotten");
 }
 
-/// Bandwidth goes up to what memory has room for; where nobody counts, by four steps; half way to what hurt, and there only after a rest.
+/// Bandwidth goes up to what memory has room for; where nobody counts, by `be.steps`; half way to what hurt, and there only after a rest.
 #[test]
 fn bandwidth_is_raised_to_what_there_is_room_for() {
     let (_, mut policy) = settled(&["a"]);
@@ -304,7 +304,7 @@ fn who_has_more_work_than_cores_is_not_half_well() {
     assert!(asked.on(half) > 0.1 && asked.on(half) <= 0.5, "{}", asked.on(half));
     assert_eq!(asked.on(quarter), 0.0);
     // Nor is it where nothing is forbidden; in between expectations fall step by step.
-    let fresh = Life { ledger: Ledger::default(), ..asked.life.clone() };
+    let fresh = Life { ledger: Ledger::new(&Settings::default()), ..asked.life.clone() };
     let open = Asked { life: &fresh, state: asked.state, no_answer: None, answers: RefCell::default(), ..asked };
     assert!(!open.forbidden(quarter));
     assert_eq!(open.on(quarter), 0.0);
@@ -314,11 +314,11 @@ fn who_has_more_work_than_cores_is_not_half_well() {
         there.most_by_work(held)
     };
     assert_eq!((at(open.s, 0.94), at(open.s, 1.21)), (f64::INFINITY, 0.0));
-    assert!((at(open.s, 1.0) - 0.64).abs() < 0.01 && at(open.s, 0.96) > 0.75);
+    assert!((at(open.s, 1.0) - 0.8).abs() < 0.01 && at(open.s, 0.96) > 0.95 && at(open.s, 0.96) < 1.0);
     // A slow service's is with it for minutes: the fewer cores, the worse.
     let slow = ServiceView { kind: Kind::Lc { qos_target_ms: SLOW_MS }, ..open.s.clone() };
-    assert_eq!((at(&slow, 0.94), at(&slow, 2.0)), (f64::INFINITY, Settings::default().busy.overload_slow_qos));
-    assert!((at(&slow, 1.0) - 0.4).abs() < 0.01 && (at(&slow, 1.1) + 0.4).abs() < 0.01, "{} {}", at(&slow, 1.0), at(&slow, 1.1));
+    assert!(at(&slow, 0.94) == f64::INFINITY && at(&slow, 2.0) < -9.0);
+    assert!((at(&slow, 1.0) - 0.5).abs() < 0.01 && (at(&slow, 1.1) + 0.5).abs() < 0.01, "{} {}", at(&slow, 1.0), at(&slow, 1.1));
     // Busy because a backlog drains: that says nothing about less.
     let behind = Asked { qos: Some(0.3), answers: RefCell::default(), ..open };
     assert_eq!(behind.most_by_work(quarter), f64::INFINITY);
@@ -333,8 +333,8 @@ fn who_stands_by_is_firmed_up() {
     let mut asked = policy.ask(plant.t_ms, s, life);
     asked.state.features.cpu_usage_cores = Some(policy.books.platform.cores(asked.held.cores) * 0.95);
     let cells = policy.choices(&asked, Role::Firm, policy.pool(), policy.pool(), Pass::Trade);
-    // Beside a BE job busy by no more than 0.65.
-    let firm = (f64::from(asked.held.cores) * 0.95 / 0.65).ceil() as u32;
+    // Beside a BE job busy by no more than 0.7.
+    let firm = (f64::from(asked.held.cores) * 0.95 / 0.7).ceil() as u32;
     assert_eq!(cells[0].held, Amount::new(firm, asked.held.ways));
     assert!(cells[1].held == asked.held && policy.price(cells[1]) > policy.price(cells[0]), "{cells:?}");
 }
@@ -561,7 +561,7 @@ fn a_swamped_service_gets_what_can_be_spared() {
     }
     let held = Amount::new(8, 4);
     assert!(policy.books.set("slow", held));
-    policy.lives.get_mut("slow").unwrap().ledger = Ledger::default();
+    policy.lives.get_mut("slow").unwrap().ledger = Ledger::new(&Settings::default());
     let seen = plant.observe();
     let offered = |policy: &mut Surefoot, busy: f64, pass: Pass| {
         policy.lives.get_mut("slow").unwrap().features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
@@ -574,7 +574,7 @@ fn a_swamped_service_gets_what_can_be_spared() {
         let less = cells.iter().filter(|c| c.held != held && c.held.fits_in(held));
         assert!(less.clone().count() > 0 || pass != Pass::Poor);
         assert!(less.clone().all(|c| c.qos <= asked.now().qos), "{cells:?}");
-        (asked.backlogged, asked.now().qos <= Settings::default().grow.far_qos, one)
+        (asked.backlogged, asked.now().qos <= Settings::default().trust.far_qos, one)
     };
     for pass in [Pass::Trade, Pass::Poor] {
         assert_eq!(offered(&mut policy, 8.0, pass), (true, true, Some(true)), "{pass:?}");
@@ -619,13 +619,13 @@ fn idle_cores_do_not_make_up_for_ways() {
     let mut offered = |busy: f64, more: u32, one: fn(&Cell) -> bool| {
         let life = policy.lives.get_mut("slow").unwrap();
         life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
-        (life.more, life.ledger) = (more, Ledger::default());
+        (life.more, life.ledger) = (more, Ledger::new(&Settings::default()));
         let asked = policy.ask(plant.t_ms, seen.get("slow").unwrap(), &policy.lives["slow"]);
         let pool = policy.pool();
         policy.to_get(&asked, asked.now(), pool, pool, Pass::Trade).iter().any(one)
     };
     let cores = |c: &Cell| c.held.cores > 8 && c.held.ways == 1;
-    assert_eq!([offered(2.0, 1, cores), offered(2.0, 2, cores), offered(8.0, 1, cores)], [false, true, true]);
+    assert_eq!([offered(2.0, 2, cores), offered(2.0, 3, cores), offered(8.0, 1, cores)], [false, true, true]);
     assert!(offered(8.0, 1, |c| c.held.ways > 1 && c.held.cores == 8));
 }
 
@@ -699,15 +699,15 @@ fn who_is_left_short_changes_ever_more_seldom() {
         (at[0], at.windows(2).map(|w| w[1] - w[0]).collect::<Vec<_>>())
     };
     let (_, first) = waits(&mut plant, 2600);
-    let hasty = first.iter().take_while(|w| **w < 40).count();
+    let hasty = first.iter().take_while(|w| **w < 50).count();
     assert!((2..=3).contains(&hasty), "{first:?}");
-    let (grow, last) = first[hasty..].split_at(4);
-    assert!(grow[0] >= 55 && grow.windows(2).all(|w| w[1] * 10 >= w[0] * 18), "{first:?}");
-    assert!(!last.is_empty() && last.iter().all(|w| (450..=520).contains(w)), "{first:?}");
-    // A wait of 48 s has begun, and does not outlive what it was for.
+    let (grow, last) = first[hasty..].split_at(3);
+    assert!(grow[0] >= 75 && grow.windows(2).all(|w| w[1] * 10 >= w[0] * 18), "{first:?}");
+    assert!(!last.is_empty() && last.iter().all(|w| (300..=350).contains(w)), "{first:?}");
+    // A wait of 32 s has begun, and does not outlive what it was for.
     let mut plant = plant.be("x");
     let (at, again) = waits(&mut plant, 200);
-    assert!(at < 40 && again[0] < 40, "{at} {again:?}");
+    assert!(at < 50 && again[0] < 50, "{at} {again:?}");
 }
 
 /// One core more would do, and another service can spare one, but not by much: the next plan of that kind waits less where the queue is a
@@ -730,7 +730,7 @@ fn a_queue_that_lasts_waits_less_for_the_next_plan() {
             assert!(policy.books.set(id, amount), "{id} {amount:?}");
             let life = policy.lives.get_mut(id).unwrap();
             life.features.clear();
-            life.ledger = Ledger::default();
+            life.ledger = Ledger::new(&Settings::default());
         }
         plant.apply(&policy.books.plan(&plant.observe()).unwrap());
         let demand = 1.02 * f64::from(held.cores);
@@ -744,7 +744,7 @@ fn a_queue_that_lasts_waits_less_for_the_next_plan() {
         let mut plan = Plan::default();
         policy.enlarge(plant.t_ms, &plant.observe(), &["a".to_string()].into(), &mut plan);
         assert!(policy.books.usable("a").cores > held.cores && !slows(&plan), "{:?} {:?}", plan.actions, plan.reports);
-        let wait_ms = if slow { policy.set.patience.poor_queue_ms } else { policy.set.patience.poor_every_ms };
+        let wait_ms = if slow { WINDOW_MS } else { policy.set.patience.again_ms };
         assert_eq!(policy.poor_ms, plant.t_ms + wait_ms);
     }
 }
@@ -800,10 +800,8 @@ fn without_models_slack_is_given() {
     };
     assert_eq!(gives(&policy, None, 1.2), []);
     let (some, many) = (gives(&policy, None, 1.9), gives(&policy, None, 50.0));
-    assert!(
-        !some.is_empty() && some.len() < many.len() && many.len() == Settings::default().blind.shares_cores.len() + 2,
-        "{some:?} {many:?}"
-    );
+    // Four shares, a core and a way.
+    assert!(!some.is_empty() && some.len() < many.len() && many.len() == 6, "{some:?} {many:?}");
     assert!(many.iter().all(|to| to.fits_in(held) && *to != held));
     let busy = gives(&policy, Some(p.cores(held.cores)), 50.0);
     assert!(!busy.is_empty() && busy.iter().all(|to| to.cores == held.cores), "{busy:?}");
@@ -817,9 +815,9 @@ fn without_models_slack_is_given() {
 fn who_could_give_little_is_left_in_peace() {
     let (mut plant, mut policy) = settled(&["a"]);
     let best = policy.books.usable("a");
-    // As beside three others.
-    policy.set.prices.r#move *= 4.0;
-    assert!(policy.set.prices.least_gain < 1.0 / 15.0 && 1.0 / 15.0 < policy.price_of_moving(plant.t_ms));
+    // A core is one of fifteen.
+    policy.set.prices.r#move = 0.1;
+    assert!(1.0 / 15.0 < policy.set.prices.r#move);
     for (more, stays) in [(1, true), (4, false)] {
         let held = best.plus(Amount::new(more, 0));
         policy.books.set("a", held);
@@ -829,19 +827,6 @@ fn who_could_give_little_is_left_in_peace() {
         }
         assert_eq!(policy.books.usable("a") == held, stays, "{held:?} -> {:?}", policy.books.usable("a"));
     }
-}
-
-/// A move costs half while it is a part of the answer to an arrival, a leave or a fall of load; without BE jobs it always costs the same.
-#[test]
-fn moves_cost_less_at_first() {
-    let (mut plant, mut policy) = settled(&["a", "b"]);
-    policy.disturbed(20_000);
-    let (early, late) = (policy.price_of_moving(23_999), policy.price_of_moving(24_000));
-    assert!(early > 0.0 && early == 0.5 * late, "{early} {late}");
-    plant.tenants.retain(|t| t.id != "x");
-    step(&mut plant, &mut policy);
-    policy.disturbed(20_000);
-    assert_eq!(policy.price_of_moving(23_999), late);
 }
 
 /// What is taken for BE jobs leaves cores less busy than what is taken for a service that needs it; without BE jobs it is all the same.
@@ -954,7 +939,7 @@ fn who_was_well_on_more_goes_back_there() {
     policy.books.set("a", Amount::new(6, 3));
     let (now_ms, rps) = (plant.t_ms, policy.lives["a"].rps);
     let life = policy.lives.get_mut("a").unwrap();
-    life.ledger = Ledger::default();
+    life.ledger = Ledger::new(&Settings::default());
     life.ledger.note(now_ms, Amount::new(6, 3), rps, 1.01, 60_000);
     life.ledger.note(now_ms, Amount::new(9, 5), rps, 1.5, 60_000);
     let seen = plant.observe();
@@ -1045,13 +1030,15 @@ fn who_found_no_room_is_not_forgotten() {
     let mut policy = policy(&p, Perfect::of(&known));
     plant.tenant("a").silent = true;
     step(&mut plant, &mut policy);
+    let free = policy.books.free();
+    assert!(free.is_zero() || policy.books.grow("a", free));
     assert!(!policy.books.least().fits_in(policy.books.free()));
     plant.add("b", Kind::Lc { qos_target_ms: 10.0 }, 2.0);
     let plans: Vec<Plan> = (0..20).map(|_| step(&mut plant, &mut policy)).collect();
     assert!(policy.books.slot("b").is_none());
     assert_eq!(plans.iter().flat_map(|plan| &plan.reports).filter(|r| matches!(r, Report::CannotPlace { .. })).count(), 1);
     plant.tenant("a").silent = false;
-    for _ in 0..policy.set.patience.poor_every_ms / 100 {
+    for _ in 0..policy.set.patience.again_ms / 100 {
         step(&mut plant, &mut policy);
     }
     assert!(policy.books.slot("b").is_some());
@@ -1102,7 +1089,7 @@ fn cores_go_where_a_queue_is() {
     let mut cells = |busy: f64, new: bool, pass: Pass| {
         let life = policy.lives.get_mut("a").unwrap();
         life.features.iter_mut().for_each(|f| f.cpu_usage_cores = Some(busy));
-        (life.new_since_ms, life.more, life.ledger) = (new.then_some(plant.t_ms), 2, Ledger::default());
+        (life.new_since_ms, life.more, life.ledger) = (new.then_some(plant.t_ms), 2, Ledger::new(&Settings::default()));
         let asked = policy.ask(plant.t_ms, &seen.services[0], &policy.lives["a"]);
         policy.to_get(&asked, asked.now(), pool, pool, pass)
     };
@@ -1124,7 +1111,7 @@ fn who_is_left_short_is_not_decided_by_cold_caches() {
         step(&mut plant, &mut policy);
     }
     let seen = plant.observe();
-    let window_ms = policy.set.readings.window_ms;
+    let window_ms = WINDOW_MS;
     let mut cold = |of: &[&str], ms: u64, busy: f64| {
         for life in policy.lives.values_mut() {
             life.new_since_ms = Some(0);
@@ -1133,11 +1120,11 @@ fn who_is_left_short_is_not_decided_by_cold_caches() {
         policy.is_cold(ms, &seen, &of.iter().map(|id| id.to_string()).collect())
     };
     assert!(cold(&["a"], window_ms, 1.0) && !cold(&["a"], window_ms + 1, 1.0));
-    assert!(cold(&["a"], window_ms / 2, 32.0) && !cold(&["a"], window_ms / 2 + 1, 32.0));
+    assert!(cold(&["a"], window_ms, 32.0) && !cold(&["a"], window_ms + 1, 32.0));
     assert!(!cold(&["a", "slow"], 300, 1.0) && !cold(&[], 300, 1.0));
 }
 
-/// There is not enough for a newcomer and for whose load rises as it comes: nobody is moved before half a window, and who waits for that has
+/// There is not enough for a newcomer and for whose load rises as it comes: nobody is moved before a window is past, and who waits for that has
 /// not had too little of anything.
 #[test]
 fn who_waits_for_cold_caches_has_not_had_too_little() {
@@ -1155,11 +1142,8 @@ fn who_waits_for_cold_caches_has_not_had_too_little() {
     plant.tenant("a").demand = 8.0;
     notes.borrow_mut().demand.push(("a".into(), 8.0));
     let came_ms = plant.t_ms + 100;
-    let moved_ms: Vec<u64> = (0..9).filter_map(|_| (!step(&mut plant, &mut policy).actions.is_empty()).then_some(plant.t_ms)).collect();
-    assert!(
-        moved_ms.len() == 2 && moved_ms[0] == came_ms && moved_ms[1] > came_ms + policy.set.readings.window_ms / 2,
-        "{came_ms} {moved_ms:?}"
-    );
+    let moved_ms: Vec<u64> = (0..15).filter_map(|_| (!step(&mut plant, &mut policy).actions.is_empty()).then_some(plant.t_ms)).collect();
+    assert!(moved_ms.len() == 2 && moved_ms[0] == came_ms && moved_ms[1] > came_ms + WINDOW_MS, "{came_ms} {moved_ms:?}");
     assert_eq!(policy.lives["a"].more, 0);
 }
 
@@ -1174,7 +1158,7 @@ fn a_plan_that_moves_nobody_leaves_nobody_short() {
     let mut policy = policy(&p, Perfect::of(&plant));
     let told = (0..600).filter(|_| slows(&step(&mut plant, &mut policy))).count();
     assert_eq!(policy.poor_plans as usize, told);
-    assert!(policy.poor_ms <= plant.t_ms + policy.set.patience.poor_every_ms);
+    assert!(policy.poor_ms <= plant.t_ms + policy.set.patience.again_ms);
 }
 
 /// Where no plan gives enough and nobody is to be left short now, who misses its target gets what another is predicted not to need: not by a
@@ -1267,7 +1251,7 @@ fn only_predictions_for_this_load_are_judged() {
 /// minute; without the judgement it keeps what it was given.
 #[test]
 fn what_does_not_help_is_given_back() {
-    let run = |vain_ms: u64| {
+    let run = |tries: u32| {
         let p = Platform::regular("t", 16, 1, 11, 2.0);
         // p99 is 4 ms and more on whatever it holds: the target is 3.9. Model-B promises more.
         let mut plant = Plant::new(&p).lc("floor", 0.5, 3.9).lc("a", 2.0, 10.0).be("x");
@@ -1275,7 +1259,7 @@ fn what_does_not_help_is_given_back() {
         let mut models = Perfect::of(&plant);
         models.b_factor = 1.5;
         let mut policy = policy(&p, models);
-        policy.set.grow.vain_ms = vain_ms;
+        policy.set.grow.tries = tries;
         let (mut backs, mut slow, mut told) = (vec![], 0, 0);
         let mut held = vec![];
         for _ in 0..500 {
@@ -1288,8 +1272,8 @@ fn what_does_not_help_is_given_back() {
         held.sort_unstable();
         (held[held.len() / 2], backs, slow, told)
     };
-    let (kept, none, ..) = run(3_600_000);
-    let (median, backs, slow, told) = run(Settings::default().grow.vain_ms);
+    let (kept, none, ..) = run(1000);
+    let (median, backs, slow, told) = run(Settings::default().grow.tries);
     assert!(none.is_empty() && backs.len() == 1 && median < kept, "{median} {kept} {backs:?}");
     assert_eq!((slow, told), (1, 0));
 }
@@ -1317,5 +1301,5 @@ fn losses_show_how_much_the_next_one_costs() {
     for _ in 0..50 {
         step(&mut plant, &mut policy);
     }
-    assert_eq!(policy.lives["a"].power, policy.set.blind.power);
+    assert_eq!(policy.lives["a"].power, POWER);
 }

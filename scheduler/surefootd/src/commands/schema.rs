@@ -15,6 +15,7 @@ use arrow_schema::Schema;
 use serde_json::{json, Value};
 use surefoot_learn::dqn;
 use surefoot_learn::manifest::ACTION_NAMES;
+use surefoot_policy::{Listed, Settings};
 use surefoot_server::{ActionKind, LatencyFrom, Quantity, SendLoop, Verdict, FEATURE_NAMES, QUANTITIES};
 
 fn columns(s: &Schema) -> Vec<Value> {
@@ -52,6 +53,17 @@ fn metrics() -> Value {
     Metrics::default().families(&Own::default()).iter().map(one).collect()
 }
 
+/// Settings of policies, with their bounds.
+fn settings() -> Value {
+    let one = |s: Listed| {
+        json!({
+            "name": s.name, "default": s.default, "low": s.low, "high": s.high, "whole": s.whole, "is_list": s.is_list, "unit": s.unit,
+            "meaning": s.meaning, "source": s.source,
+        })
+    };
+    Settings::listed().into_iter().map(one).collect()
+}
+
 /// Numbers that both sides of a file must agree on.
 fn numbers() -> Value {
     json!({ "manifest_version": SCHEMA_VERSION, "osml_reach": dqn::REACH, "osml_actions": dqn::ACTIONS })
@@ -64,7 +76,13 @@ pub fn print(args: &cli::Schema) -> Result<()> {
         [("samples", crate::sweep::rows::schema()), ("eval", crate::eval::row_schema()), ("timelines", crate::eval::timeline_schema())];
     if args.json {
         let tables = all.iter().map(|(n, s)| (*n, Value::from(columns(s))));
-        let all = tables.chain([("resources", resources()), ("words", words()), ("metrics", metrics()), ("numbers", numbers())]);
+        let all = tables.chain([
+            ("resources", resources()),
+            ("words", words()),
+            ("metrics", metrics()),
+            ("numbers", numbers()),
+            ("settings", settings()),
+        ]);
         return say::json(&all.map(|(n, v)| (n.to_string(), v)).collect::<serde_json::Map<String, Value>>());
     }
     let mut page = String::new();

@@ -972,18 +972,21 @@ mod tests {
     fn settings_of_a_policy_have_a_table() {
         let node = |text: &str| NodeConfig::parse(Path::new("/etc/surefoot/node.toml"), text);
         assert_eq!(node("").unwrap().settings, Settings::default());
-        let dotted = node("[policy.settings]\nsurefoot.prices.move = 0.05\nsurefoot.margin = 1\nsurefoot.offers.levels = [0, 0.1, 0.2]\n");
-        let tables = node(
-            "[policy.settings.surefoot]\nmargin = 1.0\noffers.levels = [0.0, 0.1, 0.2]\n[policy.settings.surefoot.prices]\nmove = 0.05\n",
-        );
+        let dotted = node("[policy.settings]\nsurefoot.prices.move = 0.06\nsurefoot.margin = 1\nsurefoot.offers.step_qos = 0.1\n");
+        let tables =
+            node("[policy.settings.surefoot]\nmargin = 1.0\noffers.step_qos = 0.1\n[policy.settings.surefoot.prices]\nmove = 0.06\n");
         assert_eq!(dotted.as_ref().unwrap().settings, tables.unwrap().settings);
         let changed = dotted.unwrap().settings.changed();
-        assert_eq!(changed.keys().collect::<Vec<_>>(), ["surefoot.offers.levels", "surefoot.prices.move", "surefoot.trust.margin"]);
+        assert_eq!(changed.keys().collect::<Vec<_>>(), ["surefoot.offers.step_qos", "surefoot.prices.move", "surefoot.trust.margin"]);
         for (line, said) in [
             ("surefoot.prices.mvoe = 1", "node.toml:2: policy.settings: surefoot.prices.mvoe: there is no such setting. Did you mean"),
             (
-                "surefoot.busy.idle = 7",
-                "node.toml:2: policy.settings: surefoot.busy.idle: 7 is out of its bounds. Give one number from 0.01 to 1",
+                "surefoot.busy.most = 7",
+                "node.toml:2: policy.settings: surefoot.busy.most: 7 is out of its bounds. Give one number from 0.01 to 1",
+            ),
+            (
+                "surefoot.offers.levels = [0, 0.1, 0.2]",
+                "node.toml:2: policy.settings: surefoot.offers.levels: there is no such setting any more. It follows from surefoot.offers.step_qos",
             ),
             ("surefoot.margin = 0.2\nsurefoot.trust.margin = 0.3", "node.toml:3: policy.settings: surefoot.trust.margin: is set twice"),
             ("parties.step = 1", "parties.step: only cosmos, cosmos-per-service, osml-plus, senpai, socket, surefoot have settings"),
