@@ -17,8 +17,6 @@ from collection import tools, tune
 from collection.commands import surefoot
 from collection.errors import InputError
 
-pytest.importorskip("optuna", reason="Optuna is not installed: make python")
-
 WORLDS = "tune:8101..8102"
 NAMES = ("trust.margin", "patience.refines")
 
