@@ -224,7 +224,7 @@ class Compared:
     cost: float
     """What is minimised: `violation`, less BE_WEIGHT of the gain in BE throughput."""
     cost_ci: tuple[float, float]
-    """95 % of draws of workloads."""
+    """95 % of draws of worlds."""
     violation_ci: tuple[float, float]
 
     def as_json(self) -> dict[str, Any]:
@@ -244,11 +244,16 @@ class Compared:
 def compared(default: Rows, other: Rows) -> Compared:
     """How settings compare with the defaults."""
     keys = sorted(default)
+    # Seeds of a workload, and workloads of a world, are no independent draws: worlds are.
+    world = [workload.rpartition("-")[0] for workload, _ in keys]
+    names = sorted(set(world))
+
+    def of_worlds(value: Callable[[Outcome], float], rows: Rows) -> Any:
+        return np.array([sum(value(rows[k]) for k, w in zip(keys, world, strict=True) if w == name) for name in names])
+
     # A second more for each: where the defaults have nearly none, a ratio says nothing.
-    before = np.array([default[k].violation_s for k in keys]) + 1.0
-    after = np.array([other[k].violation_s for k in keys]) + 1.0
-    jobs_before = np.array([default[k].be or 0.0 for k in keys])
-    jobs_after = np.array([other[k].be or 0.0 for k in keys])
+    before, after = (of_worlds(lambda o: o.violation_s + 1.0, rows) for rows in (default, other))
+    jobs_before, jobs_after = (of_worlds(lambda o: o.be or 0.0, rows) for rows in (default, other))
 
     def ratios(rows: Any) -> tuple[Any, Any]:
         violation = after[rows].sum(axis=-1) / before[rows].sum(axis=-1)
@@ -259,8 +264,8 @@ def compared(default: Rows, other: Rows) -> Compared:
     def cost(violation: Any, be: Any) -> Any:
         return violation - BE_WEIGHT * (be - 1.0)
 
-    violation, be = ratios(np.arange(len(keys)))
-    drawn = ratios(np.random.default_rng(1).integers(0, len(keys), (DRAWS, len(keys))))
+    violation, be = ratios(np.arange(len(names)))
+    drawn = ratios(np.random.default_rng(1).integers(0, len(names), (DRAWS, len(names))))
     ends = [2.5, 97.5]
     low, high = np.percentile(cost(*drawn), ends)
     v_low, v_high = np.percentile(drawn[0], ends)

@@ -183,7 +183,7 @@ impl OsmlLiteral {
                 because.reject("its OAA", "neither idle resources nor neighbours have it");
                 because.bind(if to == rcliff { "line 6: the RCliff is the alternative" } else { "what is idle" });
             }
-            if !rcliff.fits_in(to) && !plan.waits_for_word(&s.id) {
+            if !rcliff.fits_in(to) {
                 let why = format!("{} wanted, {} got", self.words(oaa), self.words(to));
                 plan.reports.push(Report::CannotPlace { service: s.id.clone(), why });
             }
@@ -246,7 +246,11 @@ impl OsmlLiteral {
         // Two users of one CPU or way have about half of it each.
         let half = Amount::new(lack.cores.div_ceil(2), lack.ways.div_ceil(2));
         let able = |s: &&ServiceView| {
-            s.id != whom && s.qos().is_some() && lack.fits_in(self.books.spare(&s.id)) && self.books.common_of(&s.id).is_none()
+            s.id != whom
+                && !seen.denied(whom, &s.id)
+                && s.qos().is_some()
+                && lack.fits_in(self.books.spare(&s.id))
+                && self.books.common_of(&s.id).is_none()
         };
         let after = |s: &ServiceView| self.b(s, self.books.usable(&s.id).minus(half)).filter(|q| *q >= self.set.shared_qos);
         let slowdown = |s: &ServiceView, then: f64| 1.0 - then / s.qos().unwrap_or(1.0).max(1e-9);

@@ -74,6 +74,9 @@ impl Shadows {
     pub fn step(&mut self, now_ms: u64, seen: &Observation) -> Result<Vec<(&str, Opinion, Plan)>, String> {
         let judge = self.judge.as_deref();
         let mut out = vec![];
+        // The upper scheduler was asked by the acting policy: to a shadow it says nothing, and what a shadow would ask for is taken as allowed.
+        let alone = seen.words.is_some().then(|| Observation { words: None, ..seen.clone() });
+        let seen = alone.as_ref().unwrap_or(seen);
         for shadow in &mut self.all {
             if *shadow.since_ms.get_or_insert(now_ms) + RENEW_MS <= now_ms {
                 shadow.policy = (shadow.make)()?;

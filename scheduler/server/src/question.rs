@@ -26,6 +26,13 @@ pub struct Word {
     pub allowed: bool,
 }
 
+impl Observation {
+    /// The upper scheduler has said that these two are not to share: another neighbour may.
+    pub fn denied(&self, service: &str, with: &str) -> bool {
+        self.words.iter().flatten().any(|w| w.service == service && w.with == with && !w.allowed)
+    }
+}
+
 impl Plan {
     /// Whether a service may share with another one. Where there is no word on it yet, the question becomes a part of the plan, and the answer is no for now.
     pub fn may_share(&mut self, seen: &Observation, question: Question) -> bool {
@@ -69,7 +76,8 @@ mod tests {
         for allowed in [true, false] {
             let mut plan = Plan::default();
             seen.words = Some(vec![Word { service: "web".into(), with: "db".into(), allowed }]);
-            assert_eq!(plan.may_share(&seen, question()), allowed);
+            assert_eq!((plan.may_share(&seen, question()), seen.denied("web", "db")), (allowed, !allowed));
+            assert!(!seen.denied("db", "web"));
             assert!(!plan.may_share(&seen, Question { service: "db".into(), with: "web".into(), ..question() }));
             assert_eq!(plan.questions.len(), 1);
         }

@@ -170,7 +170,10 @@ impl Sizes {
     pub fn are_off(&self, kept: &Sizes, side: &[ServiceId], set: &Readapt) -> bool {
         let ratio = |of: &Sizes| Some(of.sum(side)? / side.iter().map(|id| of.compressed(id)).sum::<Option<f64>>()?);
         let off = |now: Option<f64>, was: Option<f64>, share: f64| now.zip(was).is_some_and(|(now, was)| (now - was).abs() > share * was);
-        off(self.sum(side), kept.sum(side), set.footprint) || off(ratio(self), ratio(kept), set.ratio)
+        // What one gains and another loses counts twice, though their sum stays.
+        let moved = |id: &ServiceId| Some((self.footprint.get(id)? - kept.footprint.get(id)?).abs());
+        let moved = side.iter().filter_map(moved).sum::<f64>();
+        kept.sum(side).is_some_and(|was| moved > set.footprint * was) || off(ratio(self), ratio(kept), set.ratio)
     }
 }
 

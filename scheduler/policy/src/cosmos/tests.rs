@@ -291,6 +291,10 @@ fn a_small_service_moves_nothing() {
     let off = |p: &Cosmos| p.sizes.are_off(&p.kept, &p.groups.lc, &p.set.readapt);
     policy.sizes.footprint.insert("small".into(), 0.3 * GB);
     assert!(!off(&policy) && policy.stale(5000).is_none());
+    // Where two of a side change places, their limits do not fit any more.
+    let mut swapped = policy.sizes.clone();
+    swapped.footprint.extend([("large".to_string(), 30.0 * GB), ("small".to_string(), 10.2 * GB)]);
+    assert!(swapped.are_off(&policy.kept, &policy.groups.lc, &policy.set.readapt));
     policy.sizes.footprint.insert("large".into(), 45.0 * GB);
     assert!(off(&policy) && policy.stale(5000).is_some());
     assert!(policy.sizes.any_is_off(&policy.kept, &policy.set.readapt));

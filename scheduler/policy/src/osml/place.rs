@@ -185,9 +185,6 @@ impl Osml {
             if done || self.share_for(now_ms, id, lack, seen, plan) {
                 continue;
             }
-            if plan.waits_for_word(id) {
-                continue;
-            }
             let has = self.words(self.books.usable(id));
             let why = format!("{} wanted, {has} got, and no neighbour can give or share more", self.words(t.oaa));
             plan.reports.push(Report::CannotPlace { service: id.clone(), why });

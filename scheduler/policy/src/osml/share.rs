@@ -86,7 +86,8 @@ impl Osml {
         let mut best: Option<(f64, Sharing)> = None;
         let mut others = vec![];
         for s in seen.lc().filter(|s| s.id != whom) {
-            if let Some(why) = self.why_not(s, whom) {
+            let denied = seen.denied(whom, &s.id).then_some("the upper scheduler does not allow it");
+            if let Some(why) = denied.or_else(|| self.why_not(s, whom)) {
                 others.push((s.id.clone(), why.to_string()));
                 continue;
             }

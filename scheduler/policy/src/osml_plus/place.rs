@@ -109,9 +109,6 @@ impl OsmlPlus {
             if lack.is_zero() || self.obtain(now_ms, id, lack, seen, plan) || self.share_for(now_ms, id, lack, seen, plan) {
                 continue;
             }
-            if plan.waits_for_word(id) {
-                continue;
-            }
             let p = &self.books.platform;
             let (wanted, got) = (words(target.oaa, p), words(self.books.usable(id), p));
             let why = format!("{wanted} wanted, {got} got, and no neighbour can give or share more");

@@ -36,6 +36,7 @@ impl OsmlPlus {
         let half = Amount::new(lack.cores.div_ceil(2), lack.ways.div_ceil(2));
         let able = |s: &&ServiceView| {
             s.id != whom
+                && !seen.denied(whom, &s.id)
                 && s.qos_met() == Some(true)
                 && lack.fits_in(self.books.spare(&s.id))
                 && self.books.common_of(&s.id).is_none()
@@ -72,6 +73,7 @@ impl OsmlPlus {
         let mut gets = self.because_of(seen, whom, HoldsIf::P99Falls);
         for s in seen.lc().filter(|s| s.id != owner && s.id != whom) {
             let why: Text = match now_after(s) {
+                _ if seen.denied(whom, &s.id) => "the upper scheduler does not allow it".into(),
                 _ if s.qos_met() != Some(true) => "its target is missed, or its latency unknown".into(),
                 _ if !able(&s) => "it holds too little, shares already, or is watched".into(),
                 _ if !roomy(&s) => "the cores that it would be left with would be too busy".into(),

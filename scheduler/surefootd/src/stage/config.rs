@@ -718,6 +718,9 @@ impl NodeConfig {
                     file.display()
                 )));
             }
+            if let (false, Some(span)) = (asks, raw.answer_ms.as_ref().map(Spanned::span).or(raw.unanswered.as_ref().map(Spanned::span))) {
+                return Err(wrong(&span, "upper.ask", "is not true, so nothing is asked. Write ask = true, or remove this line".into()));
+            }
             let answer_ms = whole("upper.answer_ms", raw.answer_ms, ANSWER_MS as i64, 10..60_001)? as u64;
             let unanswered = match raw.unanswered {
                 None => true,

@@ -81,7 +81,8 @@ impl Upper {
             tracing::info!("{} would share with {}, which is left QoS {:.2}: asked", q.service, q.with, q.qos);
         }
         if let Some(s) = &mut self.socket {
-            s.tick(&events, &asked, t_ms, &self.conditions, &at_ms);
+            let waiting = self.questions.as_ref().map(Questions::waiting).unwrap_or_default();
+            s.tick(&events, (&asked, &waiting), t_ms, &self.conditions, &at_ms);
         }
     }
 

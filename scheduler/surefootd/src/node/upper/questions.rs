@@ -45,8 +45,7 @@ const UNANSWERED: usize = 2;
 
 #[derive(Clone, Debug)]
 struct Open {
-    id: u64,
-    asked_ms: u64,
+    line: QuestionLine,
     /// The word, and when it was given.
     word: Option<(bool, u64)>,
 }
@@ -75,7 +74,7 @@ impl Questions {
         let AskConfig { answer_ms, unanswered } = self.how;
         self.open.retain(|_, q| q.word.is_none_or(|(_, since_ms)| t_ms < since_ms + KEEP_MS));
         for ((service, with), q) in &mut self.open {
-            if q.word.is_none() && t_ms >= q.asked_ms + answer_ms {
+            if q.word.is_none() && t_ms >= q.line.t_ms + answer_ms {
                 q.word = Some((unanswered, t_ms));
                 self.ended[UNANSWERED] += 1;
                 let done = if unanswered { "it is done" } else { "it is not done" };
@@ -103,8 +102,7 @@ impl Questions {
                 continue;
             }
             self.last_id += 1;
-            self.open.insert(key, Open { id: self.last_id, asked_ms: t_ms, word: None });
-            lines.push(QuestionLine {
+            let line = QuestionLine {
                 seq: seq(),
                 t_ms,
                 at_ms: at_ms(),
@@ -116,16 +114,25 @@ impl Questions {
                 why: q.why.clone(),
                 answer_ms: self.how.answer_ms,
                 unanswered: self.how.unanswered,
-            });
+            };
+            self.open.insert(key, Open { line: line.clone(), word: None });
+            lines.push(line);
         }
         lines
+    }
+
+    /// What waits for its word, the oldest first.
+    pub fn waiting(&self) -> Vec<&QuestionLine> {
+        let mut all: Vec<&QuestionLine> = self.open.values().filter(|q| q.word.is_none()).map(|q| &q.line).collect();
+        all.sort_by_key(|q| q.id);
+        all
     }
 
     /// What clients have said. The first word on a question counts; one that is late, or on no question, changes nothing.
     pub fn hear(&mut self, t_ms: u64, answers: &[Answer]) {
         for a in answers {
-            let open = self.open.iter_mut().find(|(_, q)| q.id == a.answer && q.word.is_none());
-            let Some(((service, with), q)) = open.filter(|(_, q)| t_ms < q.asked_ms + self.how.answer_ms) else {
+            // Until the word of the configuration counts, whatever tick hears it.
+            let Some(((service, with), q)) = self.open.iter_mut().find(|(_, q)| q.line.id == a.answer && q.word.is_none()) else {
                 tracing::debug!("answer {}: no such question is open", a.answer);
                 continue;
             };
@@ -192,11 +199,12 @@ mod tests {
             assert_eq!(allowed(&mut q, 1300), Some(unanswered));
             q.hear(1300, &[Answer { answer: 1, allow: !unanswered }]);
             assert_eq!((allowed(&mut q, 1400), q.ended()), (Some(unanswered), [0, 0, 1]));
-            // Late, though nobody has looked meanwhile.
+            // Said in time, and heard by the decision that would have had none.
             let mut q = questions(unanswered);
             q.ask(1000, &ask(), || None, || 1);
+            assert_eq!(q.waiting().len(), 1);
             q.hear(1300, &[Answer { answer: 1, allow: !unanswered }]);
-            assert_eq!(allowed(&mut q, 1300), Some(unanswered));
+            assert_eq!((allowed(&mut q, 1300), q.waiting().len()), (Some(!unanswered), 0));
         }
     }
 

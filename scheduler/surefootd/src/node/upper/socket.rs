@@ -66,6 +66,8 @@ struct Client {
     silent: bool,
     /// The beginning of a line.
     heard: Vec<u8>,
+    /// What comes up to the next end of a line belongs to a line that was too long.
+    cut: bool,
     /// It has said something that is no answer.
     nonsense: bool,
 }
@@ -96,8 +98,9 @@ impl Client {
         self.heard.extend_from_slice(&piece[..n]);
         let whole = self.heard.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
         let mut wrong = false;
-        for text in self.heard[..whole].split(|b| *b == b'\n').filter(|text| !text.is_empty()) {
+        for text in self.heard[..whole].split_inclusive(|b| *b == b'\n') {
             match serde_json::from_slice(text) {
+                _ if std::mem::take(&mut self.cut) || text == b"\n" => {}
                 Ok(answer) => answers.push(answer),
                 Err(_) => wrong = true,
             }
@@ -105,7 +108,7 @@ impl Client {
         self.heard.drain(..whole);
         if self.heard.len() > READ_BYTES {
             self.heard.clear();
-            wrong = true;
+            (self.cut, wrong) = (true, true);
         }
         if wrong && !std::mem::replace(&mut self.nonsense, true) {
             tracing::warn!("an upper scheduler said what is no answer. Write {{\"answer\":ID,\"allow\":true}} on a line of its own");
@@ -186,8 +189,15 @@ impl Socket {
         std::mem::take(answers)
     }
 
-    /// Send what is new to those who are here, then look who has come and gone. Never waits.
-    pub fn tick(&mut self, events: &[Event], asked: &[QuestionLine], t_ms: u64, now: &Conditions, at_ms: impl Fn() -> Option<u64>) {
+    /// Send what is new to those who are here, then look who has come and gone. Never waits. `asked` of this tick, and all that `waiting`.
+    pub fn tick(
+        &mut self,
+        events: &[Event],
+        (asked, waiting): (&[QuestionLine], &[&QuestionLine]),
+        t_ms: u64,
+        now: &Conditions,
+        at_ms: impl Fn() -> Option<u64>,
+    ) {
         if !(events.is_empty() && asked.is_empty() || self.clients.is_empty()) {
             let mut lines = lines(events);
             lines.extend(asked.iter().flat_map(line));
@@ -209,7 +219,7 @@ impl Socket {
         }
         let came = self.look();
         for _ in 0..if came { MOST_ACCEPTS } else { 0 } {
-            if !self.accept(t_ms, now, &at_ms) {
+            if !self.accept(t_ms, now, waiting, &at_ms) {
                 break;
             }
         }
@@ -240,7 +250,7 @@ impl Socket {
     }
 
     /// Take the next connection; false where there is none.
-    fn accept(&mut self, t_ms: u64, now: &Conditions, at_ms: impl Fn() -> Option<u64>) -> bool {
+    fn accept(&mut self, t_ms: u64, now: &Conditions, waiting: &[&QuestionLine], at_ms: impl Fn() -> Option<u64>) -> bool {
         let fd = match accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: the kernel has just made it for us.
             Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
@@ -255,7 +265,7 @@ impl Socket {
                 return false;
             }
         };
-        let mut client = Client { fd, pending: vec![], silent: false, heard: vec![], nonsense: false };
+        let mut client = Client { fd, pending: vec![], silent: false, heard: vec![], cut: false, nonsense: false };
         if self.clients.len() == MOST_CLIENTS {
             self.dropped[TOO_MANY] += 1;
             let why = format!("{MOST_CLIENTS} clients are connected. Close one of them");
@@ -267,6 +277,9 @@ impl Socket {
         let who = self.hello.clone();
         client.pending = line(&HelloLine { schema: SCHEMA, seq: now.seq(), t_ms, at_ms: at_ms(), in_force: in_force.len(), who });
         client.pending.extend(lines(in_force));
+        client.pending.extend(waiting.iter().flat_map(line));
+        // A client may write and go.
+        client.read(self.answers.as_mut());
         if client.flush() {
             self.clients.push(client);
         }

@@ -39,7 +39,7 @@ impl Bench {
         }
         let now = seen(self.t_ms, &[("a", 40.0), ("b", 40.0)]);
         let events = self.conditions.tick(self.t_ms, &now, &plan, false, || None);
-        self.socket.tick(&events, &[], self.t_ms, &self.conditions, || None);
+        self.socket.tick(&events, (&[], &[]), self.t_ms, &self.conditions, || None);
     }
 }
 
@@ -205,7 +205,7 @@ fn what_a_tick_costs() {
             }
             let start = std::time::Instant::now();
             let events = bench.conditions.tick(bench.t_ms, &now, &plan, false, || None);
-            bench.socket.tick(&events, &[], bench.t_ms, &bench.conditions, || None);
+            bench.socket.tick(&events, (&[], &[]), bench.t_ms, &bench.conditions, || None);
             took.push(start.elapsed().as_nanos() as u64);
             for r in &mut readers {
                 r.set_nonblocking(true).unwrap();
