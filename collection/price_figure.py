@@ -15,6 +15,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from pipelines.inputs import SUMMARY_BYTES, read_text
 from pipelines.pages.drawing import SERIES, STYLE, svg_file
 
 STUDY = "studies/2026-11-29-price-frontier.md"
@@ -66,7 +67,7 @@ def draw(found: list[Point]) -> Figure:
 def main(docs: Path) -> int:
     matplotlib.use("svg")
     with matplotlib.rc_context(STYLE):
-        fig = draw(points((docs / STUDY).read_text("utf-8")))
+        fig = draw(points(read_text(docs / STUDY, SUMMARY_BYTES)))
         (docs / FIGURE).write_text(svg_file(fig, "price-frontier"), "utf-8")
     return 0
 

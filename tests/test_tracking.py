@@ -40,7 +40,7 @@ QUICK: dict[str, Any] = {
     "evaluate": {"max_rows": 200},
 }
 P = params.Params.model_validate(QUICK)
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 def quick(**a: Any) -> params.Params:
