@@ -317,6 +317,11 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// The upper scheduler has said that these two are not to share: another neighbour may.
+    pub fn denied(&self, service: &str, with: &str) -> bool {
+        self.words.iter().flatten().any(|w| w.service == service && w.with == with && !w.allowed)
+    }
+
     pub fn get(&self, id: &str) -> Option<&ServiceView> {
         self.services.iter().find(|s| s.id == id)
     }

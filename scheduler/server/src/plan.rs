@@ -158,6 +158,24 @@ impl Plan {
         }
     }
 
+    /// Whether a service may share with another one. Where there is no word on it yet, the question becomes a part of the plan, and the answer is no for now.
+    pub fn may_share(&mut self, seen: &Observation, question: Question) -> bool {
+        let Some(words) = &seen.words else { return true };
+        let same = |service: &str, with: &str| service == question.service && with == question.with;
+        if let Some(word) = words.iter().find(|w| same(&w.service, &w.with)) {
+            return word.allowed;
+        }
+        if !self.questions.iter().any(|q| same(&q.service, &q.with)) {
+            self.questions.push(question);
+        }
+        false
+    }
+
+    /// The upper scheduler has been asked on a service's behalf: whether it can be held is not known yet.
+    pub fn waits_for_word(&self, id: &str) -> bool {
+        self.questions.iter().any(|q| q.service == id)
+    }
+
     /// Leave out what is said about some services: their changes and their actions.
     pub fn leave_out(&mut self, left_out: impl Fn(&str) -> bool) {
         self.changes.retain(|id, _| !left_out(id));
@@ -197,6 +215,7 @@ mod tests {
     use super::*;
     use crate::change::Limit;
     use crate::platform::Platform;
+    use crate::question::Word;
 
     /// A plan is written as changes and read back; one of an older version says nothing about memory.
     #[test]
@@ -233,5 +252,40 @@ mod tests {
         assert!(plan.places("web").unwrap_err().starts_with("web: ways, memory bandwidth, memory, zswap, but it is not placed yet"));
         plan.changes.insert("web".into(), Change::default());
         assert_eq!((plan.places("web"), plan.is_empty()), (Ok(false), true));
+    }
+
+    fn question() -> Question {
+        Question { service: "web".into(), with: "db".into(), qos: 1.2, why: "1 core".into() }
+    }
+
+    /// Where nothing is asked it is done. Else it is asked once a plan, and the word counts, for these two services alone.
+    #[test]
+    fn a_word_is_waited_for_where_somebody_is_asked() {
+        let mut plan = Plan::default();
+        let mut seen = Observation::default();
+        assert!(plan.may_share(&seen, question()) && plan.questions.is_empty());
+        seen.words = Some(vec![]);
+        for _ in 0..2 {
+            assert!(!plan.may_share(&seen, question()));
+        }
+        assert_eq!(plan.questions, [question()]);
+        assert!(plan.waits_for_word("web") && !plan.waits_for_word("db"));
+        for allowed in [true, false] {
+            let mut plan = Plan::default();
+            seen.words = Some(vec![Word { service: "web".into(), with: "db".into(), allowed }]);
+            assert_eq!((plan.may_share(&seen, question()), seen.denied("web", "db")), (allowed, !allowed));
+            assert!(!seen.denied("db", "web"));
+            assert!(!plan.may_share(&seen, Question { service: "db".into(), with: "web".into(), ..question() }));
+            assert_eq!(plan.questions.len(), 1);
+        }
+    }
+
+    /// Files of before have neither questions nor words, and nothing is written where there are none.
+    #[test]
+    fn what_nobody_asks_is_not_written() {
+        let plan = serde_json::to_string(&Plan::default()).unwrap();
+        assert!(!plan.contains("questions") && !serde_json::to_string(&Observation::default()).unwrap().contains("words"));
+        let asked = Plan { questions: vec![question()], ..Plan::default() };
+        assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&asked).unwrap()).unwrap(), asked);
     }
 }
