@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.inputs import SUMMARY_BYTES, choice, read_bytes, read_text, read_toml
+from pipelines.inputs import SUMMARY_BYTES, Unreadable, choice, read_bytes, read_text, read_toml
 from pipelines.io import canonical_json, check_output, make_folder, sha256_bytes, sha256_file, write_bytes, write_json
 
 from . import tools
@@ -134,9 +134,13 @@ def ranges(file: Path | None, known: Sequence[Setting]) -> list[Range]:
         # What means the same halved and doubled (0) is left as it is.
         halves = [Range(s, s.scaled(0.5), s.scaled(2.0)) for s in known]
         return [r for r in halves if r.low < r.high]
+    try:
+        raw = read_toml(file)
+    except Unreadable as e:
+        raise InputError(f"{file}: not valid TOML: {e}. Write NAME = [LOW, HIGH], e.g. trust.margin = [0.06, 0.24]") from e
     by_name = {s.name: s for s in known}
     found = []
-    for name, value in _flat(read_toml(file)):
+    for name, value in _flat(raw):
         full = name if name.startswith(f"{POLICY}.") else f"{POLICY}.{name}"
         setting = by_name.get(full)
         if setting is None:

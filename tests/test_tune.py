@@ -97,6 +97,7 @@ def test_each_setting_halved_and_doubled(ranges: Path, tmp_path: Path) -> None:
         ("trust.margin = [0.1, 99]", "trust.margin: the range is out of its bounds"),
         ("patience.refines = [0.5, 2]", "patience.refines: the range is out of its bounds: whole numbers"),
         ("", "has no setting"),
+        ("trust.margin = [0.06, 0.", "not valid TOML: "),
     ],
 )
 def test_ranges_that_are_none_are_refused(text: str, said: str, tmp_path: Path) -> None:
