@@ -10,11 +10,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from pipelines.pages.drawing import SERIES, STYLE, svg_file
+from pipelines.pages.drawing import SERIES, file_of
 
 POLICIES = ("parties-be", "osml-plus", "surefoot")
 MARKERS = ("s", "^", "o")
@@ -73,10 +72,8 @@ def draw(found: dict[str, dict[str, float]]) -> Figure:
 
 
 def main(docs: Path) -> int:
-    matplotlib.use("svg")
-    with matplotlib.rc_context(STYLE):
-        fig = draw(violations((docs / "benchmarks.md").read_text("utf-8")))
-        (docs / "images/policies.svg").write_text(svg_file(fig, "policies"), "utf-8")
+    found = violations((docs / "benchmarks.md").read_text("utf-8"))
+    (docs / "images/policies.svg").write_text(file_of(lambda: draw(found), "policies"), "utf-8")
     return 0
 
 

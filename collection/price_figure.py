@@ -11,12 +11,11 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pipelines.inputs import SUMMARY_BYTES, read_text
-from pipelines.pages.drawing import SERIES, STYLE, svg_file
+from pipelines.pages.drawing import SERIES, file_of
 
 STUDY = "studies/2026-11-29-price-frontier.md"
 FIGURE = "images/price-frontier.svg"
@@ -65,10 +64,8 @@ def draw(found: list[Point]) -> Figure:
 
 
 def main(docs: Path) -> int:
-    matplotlib.use("svg")
-    with matplotlib.rc_context(STYLE):
-        fig = draw(points(read_text(docs / STUDY, SUMMARY_BYTES)))
-        (docs / FIGURE).write_text(svg_file(fig, "price-frontier"), "utf-8")
+    found = points(read_text(docs / STUDY, SUMMARY_BYTES))
+    (docs / FIGURE).write_text(file_of(lambda: draw(found), "price-frontier"), "utf-8")
     return 0
 
 

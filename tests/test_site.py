@@ -9,13 +9,11 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import matplotlib
 import pytest
 import yaml
-from matplotlib import rc_context
 
 from collection import policy_figure, price_figure
-from pipelines.pages.drawing import STYLE, svg_file
+from pipelines.pages.drawing import file_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -141,18 +139,14 @@ def test_what_is_well_is_passed(tmp_path: Path) -> None:
 def test_the_first_pages_figure_is_of_its_table() -> None:
     """docs/images/policies.svg is what docs/benchmarks.md comes to, byte for byte (`python -m collection.policy_figure docs`)."""
     found = policy_figure.violations((DOCS / "benchmarks.md").read_text("utf-8"))
-    matplotlib.use("svg")
-    with rc_context(STYLE):
-        text = svg_file(policy_figure.draw(found), "policies")
+    text = file_of(lambda: policy_figure.draw(found), "policies")
     assert (DOCS / "images/policies.svg").read_text("utf-8") == text
 
 
 def test_the_price_frontier_is_of_its_table() -> None:
     """docs/images/price-frontier.svg is what its study comes to (`python -m collection.price_figure docs`)."""
     found = price_figure.points((DOCS / price_figure.STUDY).read_text("utf-8"))
-    matplotlib.use("svg")
-    with rc_context(STYLE):
-        text = svg_file(price_figure.draw(found), "price-frontier")
+    text = file_of(lambda: price_figure.draw(found), "price-frontier")
     assert (DOCS / price_figure.FIGURE).read_text("utf-8") == text
     with pytest.raises(price_figure.NoTable, match="no table of prices and rivals"):
         price_figure.points("| `surefoot` 1 | 3.0 | 0.2 |\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
@@ -89,6 +90,13 @@ def svg_element(fig: Figure, label: str) -> str:
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{safe}" class="figure" ', 1)
     # pages are as wide as the window: larger than this, letters are larger than the text around
     return re.sub(r'width="([\d.]+)pt"', lambda m: f'{m[0]} style="max-width: {_GROWS * float(m[1]):.0f}pt"', svg, count=1)
+
+
+def file_of(draw: Callable[[], Figure], salt: str) -> str:
+    """What `draw` makes, in the style of all figures, as the text of an SVG file."""
+    matplotlib.use("svg")
+    with matplotlib.rc_context(STYLE):
+        return svg_file(draw(), salt)
 
 
 def svg_file(fig: Figure, salt: str) -> str:
